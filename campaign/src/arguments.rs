@@ -140,12 +140,13 @@ async fn run_cells(arguments: RunArguments) -> Outcome<bool> {
         let record = cell.run(&run).await;
         let mark = if record.expected { "" } else { "  <-- not expected" };
         println!(
-            "{} {}: {} in {} histories, {} acquisitions, {} faults{mark} {}",
+            "{} {}: {} in {} histories, {} acquisitions, {} renewals under a fault, {} faults{mark} {}",
             cell.store,
             cell.fault,
             record.outcome,
             record.histories,
             record.seen.grants,
+            record.seen.renewals_under_fault.unwrap_or(0),
             record.faults,
             record.note
         );

@@ -2,12 +2,13 @@
 
 mod elsewhere;
 mod history;
+mod targets;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::judge::judge;
-use crate::results::{Outcome as Found, Record};
+use crate::results::{Did, Outcome as Found, Record};
 use crate::seen::Seen;
 use crate::{Expected, Fault, Machine, Store, existing, expected};
 
@@ -48,6 +49,8 @@ struct Told {
     expected: bool,
     seen: Seen,
     faults: u64,
+    without_effect: u64,
+    did: Option<Did>,
     version: String,
     note: String,
 }
@@ -63,6 +66,8 @@ impl Told {
             expected,
             seen: Seen::default(),
             faults: 0,
+            without_effect: 0,
+            did: None,
             version: String::new(),
             note: note.into(),
         }
@@ -120,10 +125,13 @@ impl Cell {
             histories: 0,
             seconds: run.length.as_secs(),
             faults: 0,
+            without_effect: 0,
+            did: None,
             seen: Seen::default(),
             version: String::new(),
             machine: machine.name,
             date: machine.date,
+            code: machine.code,
             note: String::new(),
         }
     }
@@ -142,6 +150,10 @@ impl Record {
         }
         self.expected &= told.expected;
         self.faults += told.faults;
+        self.without_effect += told.without_effect;
+        if let Some(did) = told.did {
+            self.did.get_or_insert(Did { first: did.first, things: 0 }).things += did.things;
+        }
         self.seen.add(&told.seen);
         if !told.version.is_empty() {
             self.version = told.version;
@@ -149,17 +161,10 @@ impl Record {
     }
 }
 
-/// Judges what was seen of a history.
-fn told(expected: Expected, seen: Seen, faults: u64, version: String, first: String) -> Told {
-    let (outcome, is_expected) = judge(expected, &seen);
-    Told {
-        outcome,
-        expected: is_expected,
-        seen,
-        faults,
-        version,
-        note: if is_expected { String::new() } else { first },
-    }
+/// Judges what was seen of a history, with what keeps it from showing anything.
+fn told(expected: Expected, seen: Seen, gaps: &[String]) -> Told {
+    let (outcome, is_expected) = judge(expected, &seen, gaps);
+    Told { seen, ..Told::without_history(outcome, is_expected, "") }
 }
 
 #[cfg(test)]
@@ -171,13 +176,24 @@ mod tests {
         let cell = Cell::new(Store::Redis, Fault::number(1));
         let mut record = cell.record(&Run::of(5, Duration::from_secs(15)));
         let seen = Seen { grants: 10, ..Seen::default() };
-        record.fold(told(Expected::Holds, seen, 2, "Redis 7".to_owned(), String::new()));
-        let broken = Seen { timing: 1, ..seen };
-        record.fold(told(Expected::Holds, broken, 3, "Redis 7".to_owned(), "two at once".to_owned()));
-        record.fold(told(Expected::Holds, seen, 2, String::new(), String::new()));
+        let did = Some(Did { first: "a worker is stopped".to_owned(), things: 2 });
+        let held = || Told { faults: 2, did: did.clone(), ..told(Expected::Holds, seen, &[]) };
+        record.fold(Told { version: "Redis 7".to_owned(), ..held() });
+        let broken = told(Expected::Holds, Seen { timing: 1, ..seen }, &[]);
+        record.fold(Told { faults: 3, note: "two at once".to_owned(), ..broken });
+        record.fold(held());
         assert_eq!((record.outcome, record.expected, record.histories), (Found::Timing, false, 3));
         assert_eq!((record.faults, record.seen.grants), (7, 30));
+        assert_eq!(record.did.as_ref().map(|did| did.things), Some(4));
         assert_eq!((record.note.as_str(), record.version.as_str()), ("two at once", "Redis 7"));
+    }
+
+    #[test]
+    fn a_history_without_grants_is_no_success() {
+        let mut record =
+            Cell::new(Store::Redis, Fault::number(1)).record(&Run::of(5, Duration::from_secs(15)));
+        record.fold(told(Expected::Holds, Seen::default(), &["nothing was granted".to_owned()]));
+        assert_eq!((record.outcome, record.expected, record.histories), (Found::NotJudged, false, 1));
     }
 
     #[tokio::test]

@@ -59,7 +59,7 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "a server is killed and comes back",
-        "SIGKILL, then a restart, with its data or without them where the store has no copy of them",
+        "SIGKILL, then a restart, with its data (of Redis: an append-only file), or without where there is no copy of them",
     ),
     (
         "a failover that loses the last writes",
@@ -75,7 +75,9 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "servers are partitioned from each other",
-        "one server of several is cut off or stopped, then another one",
+        "of Redlock each half of the clients misses two other servers, and of Sentinel one Sentinel is cut off; \
+         servers of a cluster, of etcd and of ZooKeeper are stopped (SIGSTOP), which is not a partition: \
+         behind a network that is parted they would still run",
     ),
     (
         "the answer to a request is lost",
@@ -86,8 +88,8 @@ const TITLES: [(&str, &str); 30] = [
         "the proxy resets all connections, delays every byte, or lets one direction die",
     ),
     (
-        "renewals time out until just before the end",
-        "the proxy drops both directions for 0.5 to 0.6 times the ttl",
+        "renewals time out for a part of the lease",
+        "the proxy drops both directions for 0.4 to 0.5 times the ttl, so that a later renewal comes in time",
     ),
     ("a notification is lost", "subscriptions and watches are ended by force, or their revisions compacted"),
     (
@@ -96,7 +98,7 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "the client's clock runs apart or jumps",
-        "virtual clocks of the simulation, and a suspended machine in the tests of the engine",
+        "one test of the engine over a store in memory: the machine seems to be suspended",
     ),
     (
         "memory or disk is full",
@@ -113,7 +115,10 @@ const TITLES: [(&str, &str); 30] = [
         "a release fails halfway",
         "the proxy drops the answers to half of the clients past the lease, so that releases are repeated after a new grant",
     ),
-    ("a lock is released twice, or deeper than taken", "owners, reentrant depths and unbalanced ends"),
+    (
+        "a lock is released twice, or deeper than taken",
+        "one test of the engine over a store in memory: owners, reentrant depths and unbalanced ends",
+    ),
     ("a thousand waiters for one lock", "all tasks want one lock, hold it shortly, and wake in their order"),
     (
         "all servers restart, one after the other",
@@ -124,7 +129,10 @@ const TITLES: [(&str, &str); 30] = [
         "a minority of the servers fails at random",
         "any two of five are killed, stopped, cut off or restarted empty",
     ),
-    ("a process forks, or leaves descriptors open", "forks in the middle of holds"),
+    (
+        "a process forks, or leaves descriptors open",
+        "one test of the engine that forks in the middle of holds, over Redis",
+    ),
     ("an unusual file system", "the store lies in memory (tmpfs); network file systems are refused"),
     ("the server answers nonsense", "malformed, truncated and foreign answers to each parser"),
     ("the login is revoked", "the user is locked and its connections are ended, and it is unlocked later"),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_torture::{Plan, Rig};
 
-use crate::world::{Needs, World};
+use crate::world::{Effect, Needs, World};
 use crate::{Chance, Fault, Outcome, Store};
 
 /// One round of a fault: a rest, the fault, and its end.
@@ -75,11 +75,20 @@ pub trait Injection: Send + Sync {
         usize::MAX
     }
 
-    /// Begins the fault, and returns what it is in the history.
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String>;
+    /// Begins the fault, and returns what it did.
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect>;
 
     /// Ends the fault.
     async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome;
+}
+
+/// Lets every lock be held for up to twice its lease, so that a fault finds holders whose renewals are under way.
+///
+/// There are more locks and tasks than usual, so that others are still granted meanwhile.
+fn long_holds(plan: &mut Plan) {
+    plan.locks = Plan::mutexes(6);
+    plan.tasks = 3;
+    plan.hold = plan.ttl * 2;
 }
 
 /// Returns the way in which a fault is made to happen; none where another test program does it.
@@ -147,6 +156,18 @@ mod tests {
             assert_eq!(rounds(Store::Redis, fault, 7), rounds(Store::Redis, fault, 7));
             assert_ne!(rounds(Store::Redis, fault, 7), rounds(Store::Redis, fault, 8));
             assert_ne!(rounds(Store::Redis, fault, 7), rounds(Store::Etcd, fault, 7));
+        }
+    }
+
+    #[test]
+    fn faults_on_leases_find_locks_that_are_held_for_longer() {
+        for fault in Fault::all().filter(|fault| existing(Store::Redis, *fault).is_none()) {
+            let mut plan = Plan::new("redis://localhost");
+            plan.hold = Duration::from_millis(10);
+            let injection = injection(fault).unwrap();
+            injection.shape(&mut plan);
+            let is_long = [1, 2, 3, 5, 8, 12, 21].contains(&fault.get());
+            assert_eq!(plan.hold > plan.ttl, is_long, "{fault}");
         }
     }
 

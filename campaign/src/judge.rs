@@ -1,11 +1,15 @@
 //! The comparison of what a history shows with what was expected.
 
+pub(crate) mod bounds;
+
+use leasehold_history::{Invariant, Verdict};
+
 use crate::Expected;
 use crate::results::Outcome;
 use crate::seen::Seen;
 
-/// Returns the outcome of histories, and whether it is the expected one.
-pub fn judge(expected: Expected, seen: &Seen) -> (Outcome, bool) {
+/// Returns the outcome of histories, and whether it is the expected one. With a gap, nothing that is allowed was shown.
+pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool) {
     let outcome = if seen.safety > 0 {
         Outcome::Unsafe
     } else if seen.liveness + seen.hygiene > 0 {
@@ -24,11 +28,34 @@ pub fn judge(expected: Expected, seen: &Seen) -> (Outcome, bool) {
         // It was not refused.
         Expected::Refused(_) | Expected::NotApplicable(_) | Expected::NotRun(_) => false,
     };
-    (outcome, allowed)
+    match allowed && (seen.grants == 0 || !gaps.is_empty()) {
+        true => (Outcome::NotJudged, false),
+        false => (outcome, allowed),
+    }
 }
+
+/// Returns why a history shows nothing, a sentence each: no grants, a worker that ended without being asked to, or a
+/// promise about exclusion that could not be judged.
+pub fn gaps(verdict: &Verdict) -> Vec<String> {
+    let mut gaps = Vec::new();
+    if verdict.counts.grants == 0 {
+        gaps.push("nothing was granted".to_owned());
+    }
+    let labels = verdict.faults.iter().filter_map(|fault| fault.values.label.as_deref());
+    let ends = labels.filter(|label| UNPLANNED.iter().any(|begin| label.starts_with(begin)));
+    gaps.extend(ends.map(|label| format!("a worker ended by itself: {label}")));
+    let unjudged = verdict.unjudged.iter().filter(|unjudged| unjudged.invariant <= Invariant::I4);
+    gaps.extend(unjudged.map(|one| format!("{} could not be judged: {}", one.invariant, one.why)));
+    gaps
+}
+
+/// The beginnings of the rig's labels for a worker that ended, or that had to be ended, without a plan.
+const UNPLANNED: [&str; 2] = ["exit of worker", "no end of worker"];
 
 #[cfg(test)]
 mod tests {
+    use leasehold_history::{Checker, Event, History, Operation, Stage, Values};
+
     use super::*;
 
     const BROKEN: Expected = Expected::TimingBroken("a reason");
@@ -40,14 +67,44 @@ mod tests {
         let fences = Seen { fences: 1, ..timing };
         let unsafely = Seen { safety: 1, ..held };
         let late = Seen { liveness: 1, ..timing };
-        assert_eq!(judge(Expected::Holds, &held), (Outcome::Held, true));
-        assert_eq!(judge(Expected::Holds, &timing), (Outcome::Timing, false));
-        assert_eq!(judge(BROKEN, &timing), (Outcome::Timing, true));
-        assert_eq!(judge(BROKEN, &held), (Outcome::Held, true));
-        assert_eq!(judge(BROKEN, &fences), (Outcome::Fences, false));
-        assert_eq!(judge(Expected::FencesFall("why"), &fences), (Outcome::Fences, true));
-        assert_eq!(judge(Expected::FencesFall("why"), &unsafely), (Outcome::Unsafe, false));
-        assert_eq!(judge(BROKEN, &late), (Outcome::Late, false));
-        assert!(!judge(Expected::Refused("why"), &held).1);
+        assert_eq!(judge(Expected::Holds, &held, &[]), (Outcome::Held, true));
+        assert_eq!(judge(Expected::Holds, &timing, &[]), (Outcome::Timing, false));
+        assert_eq!(judge(BROKEN, &timing, &[]), (Outcome::Timing, true));
+        assert_eq!(judge(BROKEN, &held, &[]), (Outcome::Held, true));
+        assert_eq!(judge(BROKEN, &fences, &[]), (Outcome::Fences, false));
+        assert_eq!(judge(Expected::FencesFall("why"), &fences, &[]), (Outcome::Fences, true));
+        assert_eq!(judge(Expected::FencesFall("why"), &unsafely, &[]), (Outcome::Unsafe, false));
+        assert_eq!(judge(BROKEN, &late, &[]), (Outcome::Late, false));
+        assert!(!judge(Expected::Refused("why"), &held, &[]).1);
+    }
+
+    #[test]
+    fn a_history_that_shows_nothing_is_not_judged() {
+        let held = Seen { grants: 5, ..Seen::default() };
+        let gap = ["a worker ended by itself".to_owned()];
+        assert_eq!(judge(Expected::Holds, &Seen::default(), &[]), (Outcome::NotJudged, false));
+        assert_eq!(judge(Expected::Holds, &held, &gap), (Outcome::NotJudged, false));
+        assert_eq!(judge(BROKEN, &Seen { timing: 1, ..held }, &gap), (Outcome::NotJudged, false));
+        // What is bad stays so.
+        assert_eq!(judge(BROKEN, &Seen { safety: 1, ..held }, &gap), (Outcome::Unsafe, false));
+    }
+
+    fn fault(label: &str) -> Event {
+        let mut values = Values::default();
+        values.label = Some(label.to_owned());
+        Event::new(Stage::Info, Operation::Fault).with(values)
+    }
+
+    #[test]
+    fn gaps_are_no_grants_ends_of_workers_and_what_is_unjudged() {
+        let empty = gaps(&Checker::new().check(&History::default()));
+        for part in ["nothing was granted", "I1", "I2", "I3", "I4"] {
+            assert!(empty.iter().any(|gap| gap.contains(part)), "{part}: {empty:?}");
+        }
+        assert!(!empty.iter().any(|gap| gap.starts_with("I7")), "{empty:?}");
+        let ends =
+            ["exit of worker 2: no memory", "no end of worker 0", "kill worker 1", "F1 round 0"].map(fault);
+        let ended = gaps(&Checker::new().check(&History::new(ends)));
+        assert_eq!(ended.iter().filter(|gap| gap.contains("by itself")).count(), 2, "{ended:?}");
     }
 }

@@ -28,12 +28,12 @@ pub use chance::Chance;
 pub use expected::{Existing, Expected, existing, expected};
 pub use fault::Fault;
 pub use inject::{Injection, Round, Scene, injection, schedule};
-pub use judge::judge;
+pub use judge::{gaps, judge};
 pub use machine::Machine;
-pub use results::{Outcome as CellOutcome, Record, Results};
+pub use results::{Did, Outcome as CellOutcome, Record, Results};
 pub use seen::Seen;
 pub use store::Store;
-pub use world::{ClockShim, Needs, Network, Servers, World};
+pub use world::{ClockShim, Effect, Needs, Network, Servers, Target, World};
 
 /// The outcome of what can fail for any reason.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,14 +1,15 @@
 //! The page of the grid, and its section of the track record, made of the results and of the expectations alone.
 
 mod cells;
+mod explained;
 mod lists;
 
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::{Outcome, Results, Store};
+use crate::{CellOutcome, Outcome, Results, Store};
 
-use cells::{Summary, summaries};
+use cells::{Hit, Summary, summaries};
 
 /// The page in the repository.
 pub const PAGE: &str = "docs/book/src/faults.md";
@@ -60,6 +61,8 @@ pub fn markdown(results: &Results) -> String {
         page.push_str(&lists::grid(stores, &summaries));
     }
     page.push_str(&lists::unexpected(&summaries));
+    page.push_str(&lists::superseded(&summaries));
+    page.push_str(&lists::bounds());
     page.push_str(&lists::faults());
     page.push_str(&lists::reasons());
     page.push_str(&lists::evidence(&summaries));
@@ -93,13 +96,26 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
     let sum = |of: fn(&Summary) -> u64| summaries.iter().map(of).sum::<u64>();
     let run = summaries.iter().filter(|summary| summary.was_run()).count();
     let unexpected = summaries.iter().filter(|summary| summary.was_run() && !summary.expected).count();
+    let held = |hit: Hit| {
+        let is_it = |s: &&Summary| s.outcome == Some(CellOutcome::Held) && s.hit() == hit;
+        summaries.iter().filter(is_it).count()
+    };
+    let superseded = sum(|s| s.superseded.len() as u64);
     let mut text = format!(
         "| | |\n|---|---:|\n| cells of {} that were run | {run} |\n| … with another outcome than expected | **{unexpected}** |\n\
-         | histories on real servers | {} |\n| acquisitions | {} |\n| faults in them | {} |\n\
+         | … that held while a holder was hit | {} |\n| … that held, and nothing was hit | {} |\n\
+         | … that held, from before renewals were counted, without a loss or a refusal | {} |\n\
+         | failures that a later run with newer code superseded | {superseded} |\n\
+         | histories | {} |\n| … of them on servers; the others are on files and SQLite | {} |\n\
+         | acquisitions | {} |\n| faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
          | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\n",
         thousands(summaries.len() as u64),
+        held(Hit::Something),
+        held(Hit::Nothing),
+        held(Hit::Unknown),
         thousands(sum(|s| s.histories)),
+        thousands(sum(|s| if s.store.is_embedded() { 0 } else { s.histories })),
         thousands(sum(|s| s.seen.grants)),
         thousands(sum(|s| s.faults)),
         thousands(sum(|s| s.seen.writes)),
@@ -118,7 +134,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
             text,
             "- *Machines*: {}, shared by clients and servers.\n- *Servers*: {}.\n- *Days*: {}.\n",
             distinct(|record| &record.machine),
-            distinct(|record| &record.version),
+            distinct(|record| record.server()),
             distinct(|record| &record.date)
         );
     }
@@ -145,7 +161,7 @@ const HEAD: &str = "\
 
 This page shows what each store does under each of thirty faults.
 For each cell the expected outcome was written before the first run.
-Then worker processes took locks on real servers while the fault happened again and again.
+Then worker processes took locks on servers, files and SQLite while the fault happened again and again.
 Each of them raised a protected counter behind its fence.
 What they saw is a history, and a checker that knows nothing of leasehold judged it.
 [ADR 52](../../adr/0052-campaigns-of-faults.md) says how.
@@ -159,6 +175,8 @@ $ cargo xtask campaign run --histories 10
 
 A seed repeats the schedule of the faults: when they happen, to whom, and for how long.
 It does not repeat the timing of the machine.
+In F1, F2, F3, F5, F8, F12 and F21 locks are held for up to twice the ttl, so that renewals are under way.
+Elsewhere one hold of 128 is that long.
 To try your own servers, use [`leasehold torture`](cli.md).
 
 ";
@@ -166,7 +184,13 @@ To try your own servers, use [`leasehold torture`](cli.md).
 const LEGEND: &str = "\
 ## The grid
 
-- *held*: nothing was violated, in so many histories.
+- *held*: nothing was violated, in so many histories, and at least one holder was hit:
+  it lost its lock, the register refused it, or a renewal of it was under way while the fault happened.
+- *held, nothing hit*: nothing was violated, and no holder was hit, so the cell says little about holders.
+- *held, hits unknown*: nothing was violated, no holder lost its lock, and the register refused nothing.
+  Renewals were not counted yet.
+- *not judged*: the history shows nothing: no lock was granted, a worker ended by itself, no fault had an effect,
+  or one of I1 to I4 could not be judged. It is a failure of the run.
 - *timing broken*: two holders were valid by their own clocks at one time, in some of the histories.
   It is expected in this cell, because an assumption of the store's page is broken.
   The fence kept every acknowledged update.
@@ -174,9 +198,11 @@ const LEGEND: &str = "\
 - *fences fell*: besides, a later grant had a lower fence, which the protected counter refused where it had to.
 - *refused*: the store refuses to lock in these surroundings, with the reason.
 - *passed*: the fault is made to happen by the tests that are named below.
+- *engine test*: one test of the engine passed, the same one in every column; it does not use the store of the column.
+- An empty cell was not run yet.
 - *n/a*: the fault cannot happen to this store.
 - *not run*: it could happen, and is not tried here.
-- **Bold**: another outcome than expected.
+- **Bold**: another outcome than expected, in the worst run of the newest code; the reasons are below the grid.
 ";
 
 #[cfg(test)]
@@ -198,9 +224,15 @@ mod tests {
     #[test]
     fn page_has_sums_words_and_seeds() {
         let page = markdown(&results());
-        for part in
-            ["| acquisitions | 3,000 |", "held 2", "timing broken", "**LATE", "| Redis 7.0.15 |", "n/a"]
-        {
+        for part in [
+            "| acquisitions | 3,000 |",
+            "held 2",
+            "by its limit | 100ms | 3s |",
+            "timing broken",
+            "**LATE",
+            "| Redis 7.0.15 |",
+            "n/a",
+        ] {
             assert!(page.contains(part), "{part:?} is not in {page}");
         }
         assert!(page.lines().all(|line| !line.ends_with(' ')), "{page}");

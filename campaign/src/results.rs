@@ -1,4 +1,6 @@
 //! The results of cells: one line of JSON for each run of a cell, in one file of the repository.
+//!
+//! Ground rules: lines are added to the file, and none is ever changed or removed.
 
 use std::fmt;
 use std::io::Write;
@@ -29,6 +31,8 @@ pub enum Outcome {
     Passed,
     /// It could not be run here, for the reason of the note.
     NotRun,
+    /// The history shows nothing, for the reason of the note.
+    NotJudged,
     /// The campaign itself failed, or the cell was not over in time.
     Failed,
 }
@@ -45,6 +49,7 @@ impl Outcome {
             Outcome::Refused => "refused",
             Outcome::Passed => "passed",
             Outcome::NotRun => "not run",
+            Outcome::NotJudged => "NOT JUDGED",
             Outcome::Failed => "FAILED",
         }
     }
@@ -55,15 +60,17 @@ impl Outcome {
         if other.rank() > self.rank() { other } else { self }
     }
 
-    fn rank(self) -> u8 {
+    /// Returns how bad it is.
+    pub(crate) fn rank(self) -> u8 {
         match self {
             Outcome::NotRun => 0,
             Outcome::Held | Outcome::Passed | Outcome::Refused => 1,
             Outcome::Timing => 2,
             Outcome::Fences => 3,
-            Outcome::Late => 4,
-            Outcome::Failed => 5,
-            Outcome::Unsafe => 6,
+            Outcome::NotJudged => 4,
+            Outcome::Late => 5,
+            Outcome::Failed => 6,
+            Outcome::Unsafe => 7,
         }
     }
 }
@@ -92,8 +99,14 @@ pub struct Record {
     pub histories: u64,
     /// The time of one history in seconds.
     pub seconds: u64,
-    /// The number of times that the fault happened in all of them.
+    /// The number of times that the fault had an effect in all of them.
     pub faults: u64,
+    /// The number of times that it was tried, and had none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub without_effect: u64,
+    /// The effect of these faults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub did: Option<Did>,
     /// The numbers of all of them.
     pub seen: Seen,
     /// The version of the server.
@@ -102,12 +115,34 @@ pub struct Record {
     pub machine: String,
     /// The day.
     pub date: String,
+    /// The code of leasehold: its commit, or its version and the day. None in the first results.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub code: String,
     /// The reason, or the first thing that was not expected.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
+/// The effect of faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Did {
+    /// The deed of the first of them, as a clause.
+    pub first: String,
+    /// The processes, connections, sessions or keys that all of them did it to.
+    pub things: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl Record {
+    /// Returns the version of the server, without what it answered besides.
+    pub fn server(&self) -> &str {
+        self.version.lines().next().unwrap_or_default()
+    }
+
     /// Returns `true` if the record is of this cell.
     pub fn is_of(&self, store: Store, fault: Fault) -> bool {
         self.store == store.word() && self.fault == fault.to_string()
@@ -186,10 +221,13 @@ pub(crate) mod tests {
             histories: 2,
             seconds: 15,
             faults: 10,
+            without_effect: 0,
+            did: None,
             seen: Seen { grants: 1_000, losses: 3, ..Seen::default() },
             version: "Redis 7.0.15".to_owned(),
             machine: "2 cores, Debian".to_owned(),
             date: "2026-01-31".to_owned(),
+            code: String::new(),
             note: String::new(),
         }
     }

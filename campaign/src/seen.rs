@@ -1,6 +1,8 @@
 //! Numbers of what histories show, as a checker judges them.
 
-use leasehold_history::{Class, Invariant, Verdict};
+use std::collections::HashMap;
+
+use leasehold_history::{Class, History, Invariant, Operation, Stage, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Numbers of what histories show.
@@ -11,6 +13,12 @@ pub struct Seen {
     pub grants: u64,
     /// Losses that holders saw.
     pub losses: u64,
+    /// Renewals; absent in results from before they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<u64>,
+    /// The renewals among them between whose last confirmation and their own a fault was at work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renewals_under_fault: Option<u64>,
     /// Writes that the protected register accepted.
     pub writes: u64,
     /// Requests that the protected register refused.
@@ -28,12 +36,14 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Counts what a checker found.
-    pub fn of(verdict: &Verdict) -> Seen {
+    /// Counts what a checker found in a history.
+    pub fn of(verdict: &Verdict, history: &History) -> Seen {
         let counts = verdict.counts;
         let mut seen = Seen {
             grants: counts.grants,
             losses: counts.losses,
+            renewals: Some(counts.renewals),
+            renewals_under_fault: Some(renewals_under_fault(history)),
             writes: counts.writes,
             refusals: counts.refusals,
             ..Seen::default()
@@ -54,6 +64,8 @@ impl Seen {
     pub fn add(&mut self, other: &Seen) {
         self.grants += other.grants;
         self.losses += other.losses;
+        self.renewals = sum(self.renewals, other.renewals);
+        self.renewals_under_fault = sum(self.renewals_under_fault, other.renewals_under_fault);
         self.writes += other.writes;
         self.refusals += other.refusals;
         self.safety += other.safety;
@@ -61,5 +73,81 @@ impl Seen {
         self.timing += other.timing;
         self.liveness += other.liveness;
         self.hygiene += other.hygiene;
+    }
+
+    /// Returns what the faults did to holders, as far as it is known: losses, refusals, and renewals under a fault.
+    pub fn hits(&self) -> u64 {
+        self.losses + self.refusals + self.renewals_under_fault.unwrap_or(0)
+    }
+}
+
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map(|one| one + other.unwrap_or(0)).or(other)
+}
+
+/// Counts the renewals that were confirmed after a fault had been at work since the confirmation before them.
+fn renewals_under_fault(history: &History) -> u64 {
+    let (mut at_work, mut begun) = (0_u64, 0_u64);
+    // For each grant, how many faults had begun when it was confirmed last, without those that had not ended.
+    let mut confirmed: HashMap<(&str, &str), u64> = HashMap::new();
+    let mut hit = 0;
+    for event in history.events() {
+        match (event.operation, event.stage) {
+            (Operation::Fault, Stage::Invoke) => (at_work, begun) = (at_work + 1, begun + 1),
+            (Operation::Fault, Stage::Info) => begun += 1,
+            (Operation::Fault, _) => at_work = at_work.saturating_sub(1),
+            (Operation::Acquire | Operation::Renew, Stage::Ok) => {
+                let (Some(key), Some(owner)) = (event.key.as_deref(), event.values.owner.as_deref()) else {
+                    continue;
+                };
+                let before = confirmed.insert((key, owner), begun - at_work);
+                let is_renewal = event.operation == Operation::Renew;
+                hit += u64::from(is_renewal && before.is_some_and(|before| before < begun));
+            }
+            _ => {}
+        }
+    }
+    hit
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_history::{Event, Values};
+
+    use super::*;
+
+    fn of_grant(operation: Operation, owner: &str) -> Event {
+        let mut values = Values::default();
+        values.owner = Some(owner.to_owned());
+        Event::new(Stage::Ok, operation).by(1).on("job").with(values)
+    }
+
+    fn fault(stage: Stage) -> Event {
+        Event::new(stage, Operation::Fault)
+    }
+
+    #[test]
+    fn renewals_are_hit_if_a_fault_was_at_work_since_the_last() {
+        let (got, renewed) = (|| of_grant(Operation::Acquire, "a"), || of_grant(Operation::Renew, "a"));
+        let hits = |events: Vec<Event>| renewals_under_fault(&History::new(events));
+        assert_eq!(hits(vec![fault(Stage::Invoke), fault(Stage::Ok), got(), renewed()]), 0);
+        // In it, and the first one after it.
+        let begin = vec![got(), renewed(), fault(Stage::Invoke)];
+        assert_eq!(
+            hits([begin.clone(), vec![renewed(), fault(Stage::Ok), renewed(), renewed()]].concat()),
+            2
+        );
+        assert_eq!(hits([begin.clone(), vec![fault(Stage::Ok), renewed(), renewed()]].concat()), 1);
+        assert_eq!(hits(vec![fault(Stage::Invoke), got(), renewed(), fault(Stage::Ok)]), 1);
+        assert_eq!(hits(vec![got(), fault(Stage::Info), renewed(), renewed()]), 1);
+    }
+
+    #[test]
+    fn numbers_that_are_not_known_stay_so() {
+        let mut seen = Seen::default();
+        seen.add(&Seen { losses: 2, ..Seen::default() });
+        assert_eq!((seen.renewals, seen.hits()), (None, 2));
+        seen.add(&Seen { renewals: Some(3), renewals_under_fault: Some(1), ..Seen::default() });
+        assert_eq!((seen.renewals, seen.hits()), (Some(3), 3));
     }
 }

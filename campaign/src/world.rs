@@ -4,6 +4,7 @@
 //! workers use one network, half another, so that a fault can hit one half alone.
 
 mod clock;
+mod effect;
 mod nodes;
 mod operations;
 mod redis;
@@ -19,6 +20,7 @@ use leasehold_testkit::{Directory, Proxy, Way};
 use crate::{Outcome, Store};
 
 pub use clock::ClockShim;
+pub use effect::{Effect, Target};
 pub use servers::Servers;
 
 /// The preparations before the servers start.
@@ -36,6 +38,8 @@ pub struct Needs {
     pub in_memory: bool,
     /// A user of the clients' own, who can be locked out.
     pub user: bool,
+    /// A file of changes that survives a kill, where the server has none by itself.
+    pub durable: bool,
 }
 
 /// A running store.
@@ -176,19 +180,29 @@ impl World {
         Ok(Client::open(&self.direct_url()).await?)
     }
 
+    /// Returns how many connections of a network are open.
+    pub fn connections(&self, network: Network) -> usize {
+        self.proxies(network).iter().map(|proxy| proxy.connections()).sum()
+    }
+
+    /// Returns `true` if the networks are those of clients alone, and no server needs them.
+    pub fn has_own_networks(&self) -> bool {
+        self.servers.own_proxies().is_empty()
+    }
+
     /// Drops what passes that way, on one network.
     pub fn blackhole(&self, network: Network, way: Way) {
-        self.networks[network.index()].iter().for_each(|proxy| proxy.blackhole(way));
+        self.proxies(network).iter().for_each(|proxy| proxy.blackhole(way));
     }
 
     /// Keeps what the servers send on one network, for later.
     pub fn hold_answers(&self, network: Network) {
-        self.networks[network.index()].iter().for_each(|proxy| proxy.hold(Way::ToClient));
+        self.proxies(network).iter().for_each(|proxy| proxy.hold(Way::ToClient));
     }
 
     /// Delays what passes on one network.
     pub fn delay(&self, network: Network, delay: Duration) {
-        self.networks[network.index()].iter().for_each(|proxy| proxy.delay(Way::Both, delay));
+        self.proxies(network).iter().for_each(|proxy| proxy.delay(Way::Both, delay));
     }
 
     /// Loses the answer to one of the next requests on each connection of one network.

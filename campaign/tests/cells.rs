@@ -30,6 +30,10 @@ async fn hold(store: Store, faults: &[u8]) {
         println!("{record:?}");
         assert!(record.expected, "{record:#?}");
         assert!(record.seen.grants > 0 && record.faults > 0, "{record:#?}");
+        assert!(record.did.as_ref().is_some_and(|did| did.things >= record.faults), "{record:#?}");
+        if [1, 8].contains(fault) && store != Store::File {
+            assert!(record.seen.hits() > 0, "no holder was hit: {record:#?}");
+        }
     }
 }
 
@@ -39,8 +43,8 @@ async fn files_hold_while_clients_are_paused_and_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_holds_while_clients_and_network_fail() {
-    hold(Store::Redis, &[1, 4, 8, 10]).await;
+async fn redis_holds_while_clients_server_and_network_fail() {
+    hold(Store::Redis, &[1, 4, 5, 8, 10]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,11 +2,42 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use leasehold_campaign::page;
+use leasehold_campaign::{Results, page};
+use leasehold_testkit::require;
 
 #[test]
 fn page_and_track_record_are_current() {
-    page::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap();
+    page::check(&root()).unwrap();
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").current_dir(root()).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A result that is inconvenient stays: every line that any commit had is still there.
+#[test]
+fn results_are_only_added() {
+    let Some(commits) =
+        git(&["log", "--format=%H", "--", Results::FILE]).filter(|commits| !commits.is_empty())
+    else {
+        return require::skip("git", "the sources are in no repository with a history");
+    };
+    let text = std::fs::read_to_string(root().join(Results::FILE)).unwrap();
+    let now: BTreeSet<&str> = text.lines().collect();
+    for commit in commits.lines() {
+        // A shallow copy may lack it.
+        let Some(then) = git(&["show", &format!("{commit}:{}", Results::FILE)]) else { continue };
+        for line in then.lines() {
+            assert!(now.contains(line), "{commit} had a result that is not there any more: {line}");
+        }
+    }
 }

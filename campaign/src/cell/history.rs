@@ -1,17 +1,21 @@
 //! One history of a cell: its servers, its workers, its faults, and the judgement.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
-use leasehold_history::{Checker, History, Verdict};
+use leasehold_history::{History, Verdict};
 use leasehold_torture::{Edge, Plan, Rig};
 
+use super::targets::with_targets;
 use super::{Cell, Run, Told, told};
 use crate::inject::{Injection, Round, Scene, injection, schedule};
-use crate::results::Outcome as Found;
+use crate::judge::bounds::checker;
+use crate::judge::gaps;
+use crate::results::{Did, Outcome as Found};
 use crate::seen::Seen;
-use crate::world::{Network, World};
+use crate::world::{Effect, Network, Target, World};
 use crate::{Expected, Outcome};
 
 /// The time that servers may take to start, and everything to end, beside the time of the faults.
@@ -55,16 +59,27 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Told> {
         }
         Err(error) => return Err(error.into()),
     };
-    let faults = happen(cell, run, seed, &mut world, &mut rig, &mut *fault).await?;
+    let happened = happen(cell, run, seed, &mut world, &mut rig, &mut *fault).await?;
     // What was granted before the last fault ended has ended by then.
     tokio::time::sleep(cell.store.ttl()).await;
-    let history = rig.finish().await?;
-    let verdict = checker(cell).check(&history);
+    let tasks = rig.plan().tasks;
+    let history = with_targets(rig.finish().await?, tasks, &happened.targets);
+    let verdict = checker(cell.store).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
-    let first = verdict.violations.first();
-    let first =
-        first.map_or(String::new(), |found| format!("seed {seed}: {}: {}", found.invariant, found.what));
-    Ok(told(cell.expected(), Seen::of(&verdict), faults, version, first_line(&first)))
+    let mut gaps = gaps(&verdict);
+    if happened.faults == 0 {
+        gaps.push(format!("no fault had an effect, of {} that were tried", happened.without_effect));
+    }
+    let mut told = told(cell.expected(), Seen::of(&verdict, &history), &gaps);
+    if !told.expected {
+        let found = verdict.violations.first();
+        let found = found.map(|found| format!("{}: {}", found.invariant, found.what));
+        let why = if told.outcome == Found::NotJudged { None } else { found };
+        told.note = first_line(&format!("seed {seed}: {}", why.unwrap_or_else(|| gaps.join("; "))));
+    }
+    (told.faults, told.without_effect) = (happened.faults, happened.without_effect);
+    (told.did, told.version) = (happened.did, version);
+    Ok(told)
 }
 
 fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection) -> Plan {
@@ -83,7 +98,30 @@ fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection)
     plan
 }
 
-/// Lets the fault happen again and again until the time is over. Returns how often it did.
+/// The faults of one history.
+#[derive(Default)]
+struct Happened {
+    faults: u64,
+    without_effect: u64,
+    did: Option<Did>,
+    /// The target of each, by its label.
+    targets: BTreeMap<String, Target>,
+}
+
+impl Happened {
+    fn add(&mut self, label: String, effect: Effect) {
+        self.targets.insert(label, effect.target);
+        if effect.count == 0 {
+            self.without_effect += 1;
+            return;
+        }
+        self.faults += 1;
+        let did = self.did.get_or_insert(Did { first: effect.what, things: 0 });
+        did.things += effect.count;
+    }
+}
+
+/// Lets the fault happen again and again until the time is over.
 async fn happen(
     cell: &Cell,
     run: &Run,
@@ -91,49 +129,42 @@ async fn happen(
     world: &mut World,
     rig: &mut Rig,
     fault: &mut dyn Injection,
-) -> Outcome<u64> {
+) -> Outcome<Happened> {
     let end = Instant::now() + run.length;
-    let mut happened = 0;
+    let mut happened = Happened::default();
     for round in schedule(cell.store, cell.fault, seed, fault) {
         let left = end.saturating_duration_since(Instant::now());
-        if left <= round.rest && happened > 0 {
+        if left <= round.rest && round.number > 0 {
             break;
         }
         tokio::time::sleep(round.rest).await;
-        one(cell, world, rig, fault, &round).await?;
-        happened += 1;
+        let label = format!("{} round {}", cell.fault, round.number);
+        let effect = one(&label, world, rig, fault, &round).await?;
+        happened.add(label, effect);
     }
     tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
     Ok(happened)
 }
 
+/// Begins and ends one fault, and writes into the history what it did.
 async fn one(
-    cell: &Cell,
+    label: &str,
     world: &mut World,
     rig: &mut Rig,
     fault: &mut dyn Injection,
     round: &Round,
-) -> Outcome {
-    let label = format!("{} round {}", cell.fault, round.number);
-    rig.note_fault(&label, Edge::Start);
+) -> Outcome<Effect> {
+    rig.note_fault(label, Edge::Start);
     let begun = fault.inject(&mut Scene { world, rig }, round).await;
-    if begun.is_ok() {
+    if let Ok(effect) = &begun {
+        rig.note_fault(&format!("{label}: {} ({})", effect.what, effect.count), Edge::Once);
         tokio::time::sleep(round.lasts).await;
     }
     let ended = fault.heal(&mut Scene { world, rig }, round).await;
-    rig.note_fault(&label, Edge::Stop);
-    let what = begun.map_err(|error| format!("{label} could not begin: {error}"))?;
-    ended.map_err(|error| format!("{label} ({what}) could not end: {error}").into())
-}
-
-fn checker(cell: &Cell) -> Checker {
-    let mut checker = Checker::new();
-    checker.recovery = cell.store.recovery();
-    // The engine waits for two seconds for the last answer of a store that hangs. Besides, the machine is shared with
-    // the servers of the cell: a task may wait for a core.
-    checker.overstay = Duration::from_secs(3);
-    checker.lateness = Duration::from_millis(500);
-    checker
+    rig.note_fault(label, Edge::Stop);
+    let effect = begun.map_err(|error| format!("{label} could not begin: {error}"))?;
+    ended.map_err(|error| format!("{label} ({}) could not end: {error}", effect.what))?;
+    Ok(effect)
 }
 
 /// Writes the first history of a run, and each in which something is wrong, with what that is.
@@ -152,4 +183,21 @@ fn keep(cell: &Cell, run: &Run, seed: u64, history: &History, verdict: &Verdict)
         std::fs::write(violations, serde_json::to_string_pretty(verdict)?)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_did_nothing_is_no_fault() {
+        let mut happened = Happened::default();
+        happened.add("F18 round 0".to_owned(), Effect::new("leases are revoked", 0_u64));
+        assert_eq!((happened.faults, happened.without_effect, &happened.did), (0, 1, &None));
+        happened.add("F18 round 1".to_owned(), Effect::new("leases are revoked", 3_u64));
+        happened.add("F18 round 2".to_owned(), Effect::new("leases are revoked", 2_u64));
+        let did = Did { first: "leases are revoked".to_owned(), things: 5 };
+        assert_eq!((happened.faults, happened.without_effect, happened.did), (2, 1, Some(did)));
+        assert_eq!(happened.targets.len(), 3);
+    }
 }

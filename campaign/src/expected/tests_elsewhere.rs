@@ -22,6 +22,11 @@ impl Existing {
         Existing { package, test: None, filter: "" }
     }
 
+    /// Returns `true` if it is a test of the engine over one store, and so says nothing about the others.
+    pub fn is_of_engine(&self) -> bool {
+        self.package == "leasehold" && self.test.is_some_and(|test| test.starts_with("engine_"))
+    }
+
     /// Returns the command that runs it.
     pub fn command(&self) -> String {
         let test = self.test.map_or("--lib".to_owned(), |test| format!("--test {test}"));
@@ -81,6 +86,21 @@ fn nonsense(store: Store) -> Existing {
         }
         Store::MariaDb | Store::MariaDbGetLock | Store::MariaDbForUpdate => {
             Existing::sources("leasehold-mysql")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_of_the_engine_are_no_tests_of_stores() {
+        for fault in Fault::all() {
+            for store in Store::ALL {
+                let is_of_engine = existing(store, fault).is_some_and(|test| test.is_of_engine());
+                assert_eq!(is_of_engine, [15, 22, 27].contains(&fault.get()), "{store} {fault}");
+            }
         }
     }
 }

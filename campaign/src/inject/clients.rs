@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use leasehold_torture::{LockKind, LockPlan, Plan};
 
 use super::{Injection, Round, Scene};
+use crate::world::Effect;
 use crate::{Outcome, Store};
 
 /// F1: a worker is stopped past its lease.
@@ -16,15 +17,19 @@ pub(super) struct Pause {
 
 #[async_trait]
 impl Injection for Pause {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl, ttl * 5 / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let worker = round.below(scene.rig.workers(), 0);
         scene.rig.pause(worker)?;
         self.paused = Some(worker);
-        Ok(format!("worker {worker} is stopped"))
+        Ok(Effect::new(format!("worker {worker} is stopped"), 1_u64).on([worker]))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -47,11 +52,11 @@ impl Injection for Kill {
         (ttl / 10, ttl)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let worker = round.below(scene.rig.workers(), 0);
         scene.rig.kill(worker)?;
         self.killed = Some(worker);
-        Ok(format!("worker {worker} is killed"))
+        Ok(Effect::new(format!("worker {worker} is killed"), 1_u64).on([worker]))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -88,8 +93,9 @@ impl Injection for Crowd {
         1
     }
 
-    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<String> {
-        Ok("a crowd waits for one lock".to_owned())
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+        let crowd = scene.rig.workers() * scene.rig.plan().tasks;
+        Ok(Effect::new(format!("{crowd} tasks want one lock"), crowd).on(0..scene.rig.workers()))
     }
 
     async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leasehold_testkit::{Data, Way};
 
 use super::{Injection, Round, Scene};
-use crate::world::{Needs, Network, Servers};
+use crate::world::{Effect, Needs, Network, Servers};
 use crate::{Outcome, Store};
 
 /// F6: the primary dies with what its replicas have missed.
@@ -34,7 +34,7 @@ impl Injection for UnreplicatedWrites {
         if store.is_mariadb() { 1 } else { usize::MAX }
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let missed = Duration::from_millis(100 + round.pick % 300);
         let world = &mut *scene.world;
         match &world.servers {
@@ -53,7 +53,7 @@ impl Injection for UnreplicatedWrites {
             }
             _ => self.killed = Some(world.kill_ahead_of_replicas(missed).await?),
         }
-        Ok(format!("the primary dies with the last {missed:?}"))
+        Ok(Effect::new(format!("the primary dies with the last {missed:?}"), 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -88,15 +88,15 @@ impl Injection for OldPrimary {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         if let Servers::Sentinel(servers) = &scene.world.servers {
             let primary = servers.primary().await?;
             servers.proxy(primary)?.blackhole(Way::Both);
             self.cut = Some(primary);
-            return Ok(format!("primary {primary} runs, and nobody reaches it"));
+            return Ok(Effect::new(format!("primary {primary} runs, and nobody reaches it"), 1_u64));
         }
         scene.world.promote(&[Network::Odd]).await?;
-        Ok("half of the clients are led to the promoted standby".to_owned())
+        Ok(Effect::new("half of the clients are led to the promoted standby", 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -4,24 +4,38 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_testkit::Way;
+use leasehold_torture::Plan;
 
 use super::{Injection, Round, Scene};
-use crate::world::Network;
+use crate::world::{Effect, Network};
 use crate::{Outcome, Store};
+
+/// Describes what was done to the connections of a network. Where the servers have the proxies, it is done to them.
+fn to_network(scene: &Scene<'_>, network: Network, what: impl Into<String>) -> Effect {
+    let effect = Effect::new(what, scene.world.connections(network));
+    match scene.world.has_own_networks() {
+        true => effect.on_network(network, scene.rig.workers()),
+        false => effect,
+    }
+}
 
 /// F2: what the servers send to half of the clients arrives after the lease.
 pub(super) struct LateAnswers;
 
 #[async_trait]
 impl Injection for LateAnswers {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl, ttl * 3 / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.hold_answers(network);
-        Ok(format!("answers on the {network:?} network are kept"))
+        Ok(to_network(scene, network, format!("answers on the {network:?} network are kept")))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -34,6 +48,10 @@ pub(super) struct Partition;
 
 #[async_trait]
 impl Injection for Partition {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl * 2 / 5, ttl * 2)
     }
@@ -42,11 +60,11 @@ impl Injection for Partition {
         (ttl / 2, ttl)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let (network, way) =
             (Network::pick(round.pick >> 8), round.one_of(&[Way::Both, Way::ToServer, Way::ToClient]));
         scene.world.blackhole(network, way);
-        Ok(format!("the {network:?} network drops {way:?}"))
+        Ok(to_network(scene, network, format!("the {network:?} network drops {way:?}")))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -67,17 +85,27 @@ impl Injection for LostAnswer {
         (ttl / 50, ttl / 5)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let after = 1 + (round.pick >> 8) % 6;
+        let mut effect = Effect::new(format!("the answer to request {after} from now is lost"), 0_u64);
         for network in [Network::Even, Network::Odd] {
+            effect.count += scene.world.connections(network) as u64;
             scene.world.lose_an_answer(network, after);
         }
-        Ok(format!("the answer to request {after} from now is lost"))
+        let workers = scene.rig.workers();
+        Ok(if scene.world.has_own_networks() { effect.on(0..workers) } else { effect })
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
         scene.world.heal_networks()
     }
+}
+
+/// The ways in which connections are troubled.
+enum Trouble {
+    Reset,
+    Delay,
+    HalfOpen,
 }
 
 /// F11: connections are reset, slow, or dead in one direction.
@@ -89,26 +117,25 @@ impl Injection for Reset {
         (ttl / 20, ttl / 3)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick >> 8);
         if scene.world.store == Store::Cluster {
-            scene.world.tell_redis(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-            return Ok("all connections are reset".to_owned());
+            let ended = scene.world.end_clients("normal").await;
+            return Ok(Effect::new("all connections are reset", ended).on(0..scene.rig.workers()));
         }
-        match round.pick % 3 {
-            0 => {
-                scene.world.reset(network)?;
-                Ok(format!("connections of the {network:?} network are reset, and refused"))
-            }
-            1 => {
-                scene.world.delay(network, Duration::from_millis(100));
-                Ok(format!("the {network:?} network takes 100 ms each way"))
-            }
-            _ => {
-                scene.world.blackhole(network, Way::ToClient);
-                Ok(format!("connections of the {network:?} network are half open"))
-            }
+        let (way, what) = match round.pick % 3 {
+            0 => (Trouble::Reset, "are reset, and refused"),
+            1 => (Trouble::Delay, "take 100 ms each way"),
+            _ => (Trouble::HalfOpen, "are half open"),
+        };
+        // Counted before: there are none afterwards.
+        let effect = to_network(scene, network, format!("connections of the {network:?} network {what}"));
+        match way {
+            Trouble::Reset => scene.world.reset(network)?,
+            Trouble::Delay => scene.world.delay(network, Duration::from_millis(100)),
+            Trouble::HalfOpen => scene.world.blackhole(network, Way::ToClient),
         }
+        Ok(effect)
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -121,6 +148,10 @@ pub(super) struct LateRenewals;
 
 #[async_trait]
 impl Injection for LateRenewals {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl * 2 / 5, ttl / 2)
     }
@@ -129,10 +160,14 @@ impl Injection for LateRenewals {
         (ttl, ttl * 3 / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.blackhole(network, Way::Both);
-        Ok(format!("the {network:?} network drops everything for a part of a lease"))
+        Ok(to_network(
+            scene,
+            network,
+            format!("the {network:?} network drops everything for a part of a lease"),
+        ))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -145,14 +180,18 @@ pub(super) struct HalfRelease;
 
 #[async_trait]
 impl Injection for HalfRelease {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl, ttl * 13 / 10)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.blackhole(network, Way::ToClient);
-        Ok(format!("releases by the {network:?} network are not answered"))
+        Ok(to_network(scene, network, format!("releases by the {network:?} network are not answered")))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use leasehold_testkit::Data;
 
 use super::{Injection, Round, Scene};
-use crate::world::{Needs, Network, Servers};
+use crate::world::{Effect, Needs, Network, Servers};
 use crate::{Outcome, Store};
 
 /// F13: waiters lose what would have woken them.
@@ -18,28 +18,30 @@ impl Injection for LostNotification {
         (ttl / 20, ttl / 5)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let world = &mut *scene.world;
         match &world.servers {
             Servers::Etcd(_) => {
                 let network = Network::pick(round.pick);
+                let ended = world.connections(network);
                 world.reset(network)?;
                 world.compact()?;
-                Ok("watches are ended, and their revisions compacted".to_owned())
+                Ok(Effect::new("connections with watches are ended, and their revisions compacted", ended))
             }
             Servers::ZooKeeper(_) => {
                 let server = round.below(world.nodes(), 0);
                 world.restart(server, Data::Keep).await?;
-                Ok(format!("server {server} forgets its watches"))
+                Ok(Effect::new(format!("server {server} forgets its watches"), 1_u64))
             }
             Servers::Postgres { .. } => {
                 let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                            WHERE query ILIKE '%LISTEN%' AND pid <> pg_backend_pid()";
-                Ok(format!("{} listening sessions are ended", world.sql(end).await?.trim()))
+                let ended: u64 = world.sql(end).await?.trim().parse()?;
+                Ok(Effect::new("listening sessions are ended", ended))
             }
             _ => {
-                world.tell_redis(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-                Ok("subscriptions are ended".to_owned())
+                let ended = world.end_clients("pubsub").await;
+                Ok(Effect::new("subscriptions are ended", ended))
             }
         }
     }
@@ -62,7 +64,7 @@ impl Injection for DeletedByHand {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         scene.world.delete_locks(scene.rig.prefix(), round.pick).await
     }
 
@@ -80,16 +82,16 @@ impl Injection for EndedSession {
         (ttl / 10, ttl / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         let world = &mut *scene.world;
         match &world.servers {
-            Servers::Etcd(_) => Ok(format!("{} leases are revoked", world.revoke_leases()?)),
+            Servers::Etcd(_) => Ok(Effect::new("leases are revoked", world.revoke_leases()?)),
             Servers::Postgres { .. } | Servers::MariaDb { .. } => {
-                Ok(format!("{} sessions are ended", world.end_sessions().await?))
+                Ok(Effect::new("sessions are ended", world.end_sessions().await?))
             }
             _ => {
-                world.tell_redis(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-                Ok("all connections are ended".to_owned())
+                let ended = world.end_clients("normal").await;
+                Ok(Effect::new("all connections are ended", ended))
             }
         }
     }
@@ -112,7 +114,7 @@ impl Injection for OlderState {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         match scene.world.store {
             Store::Redis => drop(scene.world.tell_redis(&["SAVE"]).await),
             _ => {
@@ -120,7 +122,8 @@ impl Injection for OlderState {
                 scene.world.sql(copy).await?;
             }
         }
-        Ok("a backup is made, to which the store returns later".to_owned())
+        let kept = scene.world.residents().await?;
+        Ok(Effect::new("a backup of keys or rows is made, to which the store returns later", kept))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -155,23 +158,23 @@ impl Injection for RevokedLogin {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         let world = &mut *scene.world;
-        match &world.servers {
+        let ended = match &world.servers {
             Servers::Postgres { .. } => {
                 world.sql("ALTER ROLE jobs NOLOGIN").await?;
-                world.end_sessions().await?;
+                world.end_sessions().await?
             }
             Servers::MariaDb { .. } => {
                 world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT LOCK").await?;
-                world.end_sessions().await?;
+                world.end_sessions().await?
             }
             _ => {
                 world.tell_redis(&["ACL", "SETUSER", "default", "off"]).await;
-                world.tell_redis(&["CLIENT", "KILL", "USER", "default"]).await;
+                world.sum_of_redis(&["CLIENT", "KILL", "USER", "default"]).await
             }
-        }
-        Ok("the user of all clients is locked".to_owned())
+        };
+        Ok(Effect::new("the user of all clients is locked, and its sessions are ended", ended))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

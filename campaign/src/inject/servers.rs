@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_testkit::{Data, Way};
+use leasehold_torture::Plan;
 
 use super::{Injection, Round, Scene};
-use crate::world::{Network, Servers, World};
+use crate::world::{Effect, Needs, Network, Servers, World};
 use crate::{Outcome, Store};
 
 /// F3: the server that decides is stopped past a lease.
@@ -17,15 +18,19 @@ pub(super) struct Hang {
 
 #[async_trait]
 impl Injection for Hang {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl, ttl * 3 / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let server = scene.world.leader(round.pick).await?;
         scene.world.stop(server)?;
         self.stopped = Some(server);
-        Ok(format!("server {server} is stopped"))
+        Ok(Effect::new(format!("server {server} is stopped"), 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -51,6 +56,8 @@ impl Crash {
             Store::Etcd | Store::ZooKeeper => Data::Keep,
             // A primary that comes back empty before it is replaced would empty its replicas.
             Store::Redlock | Store::Sentinel | Store::Cluster => Data::Lose,
+            // It has nothing that could be kept.
+            Store::Memcached => Data::Lose,
             _ => round.one_of(&[Data::Keep, Data::Lose]),
         }
     }
@@ -58,6 +65,15 @@ impl Crash {
 
 #[async_trait]
 impl Injection for Crash {
+    fn needs(&self, _: Store) -> Needs {
+        // A server without a file of changes would forget everything at each kill.
+        Needs { durable: true, ..Needs::default() }
+    }
+
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
         (ttl / 10, ttl)
     }
@@ -66,7 +82,7 @@ impl Injection for Crash {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let server = match scene.world.store {
             // The one that leads, or another.
             Store::Etcd | Store::ZooKeeper if round.pick.is_multiple_of(3) => {
@@ -75,14 +91,9 @@ impl Injection for Crash {
             _ => scene.world.leader(round.pick).await?,
         };
         let data = Crash::data(scene.world.store, round);
-        if scene.world.store == Store::Redis && data == Data::Keep {
-            // Without a file of changes only an orderly end keeps the data.
-            scene.world.restart(server, Data::Keep).await?;
-            return Ok(format!("server {server} restarts with its data"));
-        }
         scene.world.kill(server)?;
         self.killed = Some((server, data));
-        Ok(format!("server {server} is killed, and comes back: {data:?} data"))
+        Ok(Effect::new(format!("server {server} is killed, and comes back: {data:?} data"), 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -113,14 +124,14 @@ impl Injection for Parted {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let world = &mut *scene.world;
         let nodes = world.nodes();
         let first = round.below(nodes, 0);
         if let Servers::Sentinel(servers) = &world.servers {
             let number = round.below(3, 0);
             servers.sentinel_proxy(number)?.blackhole(Way::Both);
-            return Ok(format!("Sentinel {number} is cut off"));
+            return Ok(Effect::new(format!("Sentinel {number} is cut off"), 1_u64));
         }
         if world.store == Store::Redlock {
             // Each half of the clients misses two other servers.
@@ -129,7 +140,8 @@ impl Injection for Parted {
                     world.cut_off(network, server % nodes);
                 }
             }
-            return Ok(format!("each half of the clients misses two servers, from {first} on"));
+            let what = format!("each half of the clients misses two servers, from {first} on");
+            return Ok(Effect::new(what, 4_u64));
         }
         self.stopped = vec![first];
         // A majority of the servers sometimes, so that nothing is decided.
@@ -139,7 +151,8 @@ impl Injection for Parted {
         for server in &self.stopped {
             world.stop(*server)?;
         }
-        Ok(format!("servers {:?} are cut off from everybody", self.stopped))
+        // Behind a network that is parted they would still run, and decide.
+        Ok(Effect::new(format!("servers {:?} are stopped", self.stopped), self.stopped.len()))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome {
@@ -167,9 +180,9 @@ impl Injection for RollingRestart {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         scene.world.roll().await?;
-        Ok("all servers restarted in turn".to_owned())
+        Ok(Effect::new("all servers restarted in turn", scene.world.nodes()))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -224,7 +237,7 @@ impl Injection for Minority {
         (ttl / 2, ttl * 3 / 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let nodes = scene.world.nodes();
         let first = round.below(nodes, 0);
         let second = (first + 1 + round.below(nodes - 1, 1)) % nodes;
@@ -233,7 +246,7 @@ impl Injection for Minority {
             self.failed.push((server, way));
             way.inject(scene.world, server).await?;
         }
-        Ok(format!("two of {nodes} servers fail: {:?}", self.failed))
+        Ok(Effect::new(format!("two of {nodes} servers fail: {:?}", self.failed), self.failed.len()))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

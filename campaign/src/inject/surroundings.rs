@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{Injection, Round, Scene};
-use crate::world::Needs;
+use crate::world::{Effect, Needs};
 use crate::{Outcome, Store};
 
 /// F14: the server's wall clock is two minutes ahead, or behind, for a while.
@@ -27,10 +27,10 @@ impl Injection for WallClock {
         (ttl / 2, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let step = round.one_of(&[STEP, -STEP]);
         scene.world.clock.as_ref().ok_or("the server has no clock that can be moved")?.set(step)?;
-        Ok(format!("the server's wall clock is stepped by {step} s"))
+        Ok(Effect::new(format!("the server's wall clock is stepped by {step} s"), 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -55,7 +55,7 @@ impl Injection for Full {
         (ttl / 2, ttl)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         scene.world.fill().await
     }
 
@@ -81,8 +81,8 @@ impl Injection for Pooler {
         1
     }
 
-    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<String> {
-        Ok("a pooler shares the sessions".to_owned())
+    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+        Ok(Effect::new("a pooler shares the sessions", 1_u64))
     }
 
     async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -107,8 +107,8 @@ impl Injection for InMemory {
         1
     }
 
-    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<String> {
-        Ok("the store is in memory".to_owned())
+    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+        Ok(Effect::new("the store is in memory", 1_u64))
     }
 
     async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -1,11 +1,14 @@
 //! The sum of all results about one cell.
+//!
+//! Ground rules: no run is left out because it is bad. Each seed counts once, by its worst outcome, and a bad outcome
+//! counts until the cell is run again with newer code; then it is listed as superseded.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 
 use crate::seen::Seen;
-use crate::{CellOutcome, Expected, Fault, Record, Results, Store, expected};
+use crate::{CellOutcome, Expected, Fault, Record, Results, Store, existing, expected};
 
-/// One cell, over all its runs. Of two runs with one seed the later one counts.
+/// One cell, over all its runs.
 pub(super) struct Summary {
     pub(super) store: Store,
     pub(super) fault: Fault,
@@ -16,15 +19,19 @@ pub(super) struct Summary {
     pub(super) histories: u64,
     pub(super) faults: u64,
     pub(super) seen: Seen,
+    /// `false` if some of the results are from before renewals were counted.
+    pub(super) knows_renewals: bool,
+    /// The runs that count, each seed once.
     pub(super) runs: Vec<Record>,
+    /// The runs whose outcome was not expected, before the newest code was run.
+    pub(super) superseded: Vec<Record>,
 }
 
 impl Summary {
     fn of(store: Store, fault: Fault, results: &Results) -> Summary {
-        let mut by_seed = BTreeMap::new();
-        for record in results.of(store, fault).filter(|record| record.outcome != CellOutcome::NotRun) {
-            by_seed.insert(record.seed, record.clone());
-        }
+        let all: Vec<&Record> =
+            results.of(store, fault).filter(|record| record.outcome != CellOutcome::NotRun).collect();
+        let (older, counted) = all.split_at(begin_of_newest(&all));
         let mut summary = Summary {
             store,
             fault,
@@ -34,16 +41,21 @@ impl Summary {
             histories: 0,
             faults: 0,
             seen: Seen::default(),
+            knows_renewals: true,
             runs: Vec::new(),
+            superseded: older.iter().filter(|run| !run.expected).map(|run| (*run).clone()).collect(),
         };
-        for (_, record) in by_seed {
-            summary.outcome =
-                Some(summary.outcome.map_or(record.outcome, |outcome| outcome.worse(record.outcome)));
-            summary.expected &= record.expected;
-            summary.histories += record.histories;
-            summary.faults += record.faults;
-            summary.seen.add(&record.seen);
-            summary.runs.push(record);
+        for run in counted {
+            let worst = summary.outcome.map_or(run.outcome, |outcome| outcome.worse(run.outcome));
+            summary.outcome = Some(worst);
+            summary.expected &= run.expected;
+        }
+        for run in each_seed_once(counted) {
+            summary.histories += run.histories;
+            summary.faults += run.faults;
+            summary.seen.add(&run.seen);
+            summary.knows_renewals &= run.seen.renewals_under_fault.is_some();
+            summary.runs.push(run.clone());
         }
         if summary.outcome == Some(CellOutcome::Passed) {
             // They are tests, and neither histories nor faults.
@@ -56,17 +68,31 @@ impl Summary {
         self.outcome.is_some()
     }
 
+    /// Returns what the faults did to holders, where the cell held.
+    pub(super) fn hit(&self) -> Hit {
+        match (self.seen.hits(), self.knows_renewals) {
+            (1.., _) => Hit::Something,
+            (0, true) => Hit::Nothing,
+            (0, false) => Hit::Unknown,
+        }
+    }
+
     /// Returns the text of the grid.
     pub(super) fn word(&self) -> String {
         let text = match self.outcome {
             None if self.promise.is_run() => "".to_owned(),
             None => self.promise.word().to_owned(),
-            Some(CellOutcome::Held) if matches!(self.promise, Expected::Holds) => {
-                format!("held {}", self.histories)
+            Some(CellOutcome::Held) => {
+                let allowed = if matches!(self.promise, Expected::Holds) { "" } else { "allowed, " };
+                format!("{allowed}held {}{}", self.histories, self.hit().suffix())
             }
-            Some(CellOutcome::Held) => format!("allowed, held {}", self.histories),
             Some(outcome @ (CellOutcome::Timing | CellOutcome::Fences)) => {
                 format!("{outcome}, {}", self.histories)
+            }
+            Some(CellOutcome::Passed)
+                if existing(self.store, self.fault).is_some_and(|it| it.is_of_engine()) =>
+            {
+                "engine test".to_owned()
             }
             Some(outcome) => outcome.to_string(),
         };
@@ -74,8 +100,112 @@ impl Summary {
     }
 }
 
+/// The effect of faults on holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hit {
+    Something,
+    Nothing,
+    /// Neither losses nor refusals, and renewals were not counted.
+    Unknown,
+}
+
+impl Hit {
+    fn suffix(self) -> &'static str {
+        match self {
+            Hit::Something => "",
+            Hit::Nothing => ", nothing hit",
+            Hit::Unknown => ", hits unknown",
+        }
+    }
+}
+
+/// Returns where the runs with the newest code begin: with the first run of the code that came last. A run of code that
+/// was not committed makes nothing newer, and neither does one of code that was run before.
+fn begin_of_newest(runs: &[&Record]) -> usize {
+    let is_new = |place: &usize| {
+        let code = runs[*place].code.as_str();
+        let is_known = runs[..*place].iter().any(|run| run.code == code);
+        !code.is_empty() && !code.ends_with('+') && !is_known
+    };
+    (0..runs.len()).rev().find(is_new).unwrap_or(0)
+}
+
+/// Returns runs that share no seed: of two that do, the worse one, then the later one.
+fn each_seed_once<'r>(runs: &[&'r Record]) -> Vec<&'r Record> {
+    let mut places: Vec<usize> = (0..runs.len()).collect();
+    places.sort_by_key(|place| Reverse((!runs[*place].expected, runs[*place].outcome.rank(), *place)));
+    let mut chosen: Vec<&Record> = Vec::new();
+    for run in places.into_iter().map(|place| runs[place]) {
+        let seeds = |run: &Record| run.seed..run.seed + run.histories.max(1);
+        let overlaps =
+            |other: &&Record| seeds(run).start < seeds(other).end && seeds(other).start < seeds(run).end;
+        if !chosen.iter().any(overlaps) {
+            chosen.push(run);
+        }
+    }
+    chosen.sort_by_key(|run| run.seed);
+    chosen
+}
+
 /// Returns every cell, in the order of the grid.
 pub(super) fn summaries(results: &Results) -> Vec<Summary> {
     let of = |fault| Store::ALL.map(|store| Summary::of(store, fault, results));
     Fault::all().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::tests::record;
+
+    fn run(outcome: CellOutcome, code: &str, seed: u64) -> Record {
+        let code = code.to_owned();
+        Record { code, seed, ..record(Store::Redis, 1, outcome, outcome == CellOutcome::Held) }
+    }
+
+    fn summary(runs: &[Record]) -> Summary {
+        let lines: Vec<String> = runs.iter().map(|run| serde_json::to_string(run).unwrap()).collect();
+        Summary::of(Store::Redis, Fault::number(1), &Results::parse(&lines.join("\n")).unwrap())
+    }
+
+    use CellOutcome::{Held, Late};
+
+    #[test]
+    fn the_worst_outcome_counts_until_newer_code_is_run() {
+        let old = [run(Late, "", 1), run(Held, "", 1)];
+        let of_old = summary(&old);
+        assert_eq!((of_old.outcome, of_old.expected, of_old.histories), (Some(Late), false, 2));
+        assert_eq!(of_old.runs, [old[0].clone()]);
+        // Changes that nobody can look up make nothing better.
+        let changed = summary(&[old[0].clone(), run(Held, "aaaa+", 1)]);
+        assert_eq!((changed.outcome, changed.superseded.len()), (Some(Late), 0));
+        let newer = summary(&[old[0].clone(), run(Held, "aaaa", 1)]);
+        assert_eq!((newer.outcome, newer.expected, newer.superseded.len()), (Some(Held), true, 1));
+        // Neither does the older code again.
+        let back = [run(Held, "aaaa", 1), run(Late, "bbbb", 1), run(Held, "aaaa", 1), run(Held, "bbbb", 1)];
+        assert_eq!(summary(&back).outcome, Some(Late));
+    }
+
+    #[test]
+    fn seeds_count_once() {
+        // Each has two histories: those of the first and of the second share a seed.
+        let all = [run(Held, "", 1), run(Held, "", 2), run(Held, "", 4)];
+        let of_all = summary(&all);
+        assert_eq!((of_all.histories, of_all.runs.len()), (4, 2));
+        assert_eq!(of_all.runs, all[1..]);
+    }
+
+    #[test]
+    fn a_cell_in_which_nothing_was_hit_says_so() {
+        let with = |change: fn(&mut Seen)| {
+            let mut run = run(Held, "", 1);
+            run.seen = Seen { grants: 9, ..Seen::default() };
+            change(&mut run.seen);
+            summary(&[run]).word()
+        };
+        assert_eq!(with(|_| {}), "held 2, hits unknown");
+        assert_eq!(with(|seen| seen.renewals_under_fault = Some(0)), "held 2, nothing hit");
+        assert_eq!(with(|seen| seen.renewals_under_fault = Some(4)), "held 2");
+        assert_eq!(with(|seen| seen.losses = 1), "held 2");
+    }
 }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use super::cells::Summary;
+use super::explained::explained;
 use super::thousands;
-use crate::{Fault, Store, existing, expected};
+use crate::judge::bounds::{ASKED_LATENESS, ASKED_OVERSTAY, ASKED_RECOVERY, LATENESS, OVERSTAY};
+use crate::{Fault, Record, Store, existing, expected};
 
 /// Returns the grid of these stores.
 pub(super) fn grid(stores: &[Store], summaries: &[Summary]) -> String {
@@ -33,8 +36,86 @@ pub(super) fn unexpected(summaries: &[Summary]) -> String {
     for summary in bad {
         let note = summary.runs.iter().find(|run| !run.expected).map_or("", |run| run.note.as_str());
         let _ = writeln!(text, "- **{} {}**: `{note}`", summary.store, summary.fault);
+        if let Some(why) = explained(summary.store, summary.fault) {
+            let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
+        }
     }
     text
+}
+
+/// Returns the outcomes that were not expected, of cells that newer code has run since.
+pub(super) fn superseded(summaries: &[Summary]) -> String {
+    let mut text = String::from(
+        "\n## Failures that a later run superseded\n\n\
+         Results are only added, and each line names its code.\n\
+         The worst outcome of a cell counts until the cell is run again with newer code.\n\n",
+    );
+    if summaries.iter().all(|summary| summary.superseded.is_empty()) {
+        text.push_str("There are none in these results.\n");
+    }
+    for summary in summaries {
+        for run in &summary.superseded {
+            let since = summary.runs.last().map_or("", |run| run.code.as_str());
+            let code = if run.code.is_empty() { "before codes were recorded" } else { run.code.as_str() };
+            let _ = writeln!(
+                text,
+                "- **{} {}**, {}, {code}: {}, `{}`; since `{since}`: {}.",
+                summary.store,
+                summary.fault,
+                run.date,
+                run.outcome,
+                run.note,
+                summary.word()
+            );
+            if let Some(why) = explained(summary.store, summary.fault) {
+                let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
+            }
+        }
+    }
+    text
+}
+
+/// Returns the bounds of the judgement, beside those of the catalogue.
+pub(super) fn bounds() -> String {
+    let mut text = format!(
+        "\n## The bounds of the judgement\n\n\
+         The catalogue of faults asks for narrower bounds than those that these cells were judged by:\n\n\
+         | invariant | asked for | judged by |\n|---|---|---|\n\
+         | I4: no two holders are valid at one time | 0 | 0 |\n\
+         | I5: a lock can be acquired again after the last fault | the ttl and {} | see below |\n\
+         | I6: a wait returns by its limit | {} | {} |\n\
+         | I11: no release succeeds after the validity | {} | {} |\n\
+         | I12: a loss is seen when the validity ends | {} | {} |\n\
+         | I13: no loss is seen before | {} | {} |\n\n",
+        shown(ASKED_RECOVERY),
+        shown(ASKED_OVERSTAY),
+        shown(OVERSTAY),
+        shown(ASKED_LATENESS),
+        shown(LATENESS),
+        shown(ASKED_LATENESS),
+        shown(LATENESS),
+        shown(ASKED_LATENESS),
+        shown(LATENESS),
+    );
+    text.push_str(
+        "So a wait that returns a second late, or a loss that is seen a quarter of a second late, is *held* here.\n\
+         - *The machine*: clients, servers, proxies and the builds of others share its two cores.\n\
+         \x20 A task waits for a core, so I11 to I13 have half a second.\n\
+         - *I6*: a wait whose limit is over asks the store a last time.\n\
+         \x20 It waits two seconds for that answer if the store hangs (`LAST_ANSWER_LIMIT` of the engine).\n\
+         \x20 A caller whose store hangs can see this lateness on any machine.\n\
+         - *I5*: a store that elects a leader, counts a lease anew after a failover, or waits for the silence of a session\n\
+         \x20 needs longer than its ttl.\n\n\
+         | store | ttl here | I5 judged by |\n|---|---:|---:|\n",
+    );
+    for store in Store::ALL {
+        let _ = writeln!(text, "| `{store}` | {} | {} |", shown(store.ttl()), shown(store.recovery()));
+    }
+    text
+}
+
+fn shown(time: Duration) -> String {
+    humantime::format_duration(time).to_string()
 }
 
 /// Returns the list of the faults.
@@ -69,10 +150,44 @@ pub(super) fn reasons() -> String {
     text
 }
 
+/// Returns the numbers of a run, as columns.
+fn row(run: &Record) -> String {
+    let known = |number: Option<u64>| number.map_or("?".to_owned(), thousands);
+    let did = run.did.clone().unwrap_or_default();
+    [
+        run.outcome.to_string(),
+        run.seed.to_string(),
+        run.histories.to_string(),
+        run.seconds.to_string(),
+        thousands(run.faults) + &none_of(run.without_effect),
+        did.first,
+        if did.things == 0 { String::new() } else { thousands(did.things) },
+        thousands(run.seen.grants),
+        thousands(run.seen.losses),
+        thousands(run.seen.refusals),
+        known(run.seen.renewals),
+        known(run.seen.renewals_under_fault),
+        run.server().to_owned(),
+        run.date.clone(),
+        run.code.clone(),
+    ]
+    .join(" | ")
+}
+
+/// Returns how many faults besides had no effect.
+fn none_of(without_effect: u64) -> String {
+    if without_effect == 0 {
+        String::new()
+    } else {
+        format!(" and {} without effect", thousands(without_effect))
+    }
+}
+
 /// Returns what is behind each cell that was run.
 pub(super) fn evidence(summaries: &[Summary]) -> String {
     let mut text = String::from(
         "\n## What is behind each cell\n\n\
+         A question mark is a number that was not recorded yet.\n\
          A run has as many histories as the table says; their seeds follow the first one.\n\
          `cargo xtask campaign run --store S --fault F --seed N --histories H --seconds T` repeats it.\n",
     );
@@ -85,39 +200,26 @@ pub(super) fn evidence(summaries: &[Summary]) -> String {
         let _ = writeln!(
             text,
             "\n### `{store}`\n\n\
-             | fault | expected | outcome | first seed | histories | seconds each | faults | acquisitions | losses | \
-             refused by the register | server | day |\n|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|---|"
+             | fault | expected | outcome | first seed | histories | seconds each | faults | what the first did | to how many | \
+             acquisitions | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
+             |---|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---|---|---|"
         );
         for summary in of_store {
             for run in &summary.runs {
                 if let Some(test) = existing(store, summary.fault) {
                     let _ = writeln!(
                         text,
-                        "| {} | {} | {} | | | | | | | | `{}` | {} |",
+                        "| {} | {} | {} | | | | | | | | | | | | `{}` | {} | {} |",
                         summary.fault,
                         summary.promise.word(),
-                        run.outcome,
+                        summary.word(),
                         test.command(),
-                        run.date
+                        run.date,
+                        run.code
                     );
                     continue;
                 }
-                let _ = writeln!(
-                    text,
-                    "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-                    summary.fault,
-                    summary.promise.word(),
-                    run.outcome,
-                    run.seed,
-                    run.histories,
-                    run.seconds,
-                    thousands(run.faults),
-                    thousands(run.seen.grants),
-                    thousands(run.seen.losses),
-                    thousands(run.seen.refusals),
-                    run.version,
-                    run.date
-                );
+                let _ = writeln!(text, "| {} | {} | {} |", summary.fault, summary.promise.word(), row(run));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::{Data, Way};
 
 use super::nodes::SLOT;
-use super::{Network, Servers, World};
+use super::{Effect, Network, Servers, World};
 use crate::{Outcome, Store};
 
 impl World {
@@ -16,37 +16,43 @@ impl World {
         }
     }
 
-    /// Deletes the locks by hand, and returns how.
-    pub(crate) async fn delete_locks(&self, prefix: &str, pick: u64) -> Outcome<String> {
+    /// Deletes the locks by hand, and returns how, and how many keys, items, rows, nodes or files there were.
+    pub(crate) async fn delete_locks(&self, prefix: &str, pick: u64) -> Outcome<Effect> {
+        let before = self.residents().await?;
         match &self.servers {
             Servers::Embedded(url) => {
                 let path = url.split_once(':').map_or("", |(_, path)| path);
                 // A file that is made meanwhile stays.
                 let removed = std::fs::remove_dir_all(path);
-                Ok(format!("the store's files are removed{}", if removed.is_ok() { "" } else { " in part" }))
+                let part = if removed.is_ok() { "" } else { " in part" };
+                Ok(Effect::new(format!("the store's files are removed{part}"), before))
             }
             Servers::Memcached(server) => {
                 server.flush_all().await?;
-                Ok("flush_all".to_owned())
+                Ok(Effect::new("flush_all", before))
             }
             Servers::Redlock(servers) => {
                 let number = usize::try_from(pick % servers.count() as u64)?;
+                let keys = servers.server(number).command(&["DBSIZE"]).await?.into_text()?;
                 servers.server(number).flushall().await?;
-                Ok(format!("FLUSHALL of server {number}"))
+                Ok(Effect::new(format!("FLUSHALL of server {number}"), keys.trim().parse::<u64>()?))
             }
             Servers::Etcd(cluster) => {
                 let answer = cluster.etcdctl(&["del", "--prefix", "leasehold/"])?;
-                Ok(format!("{} keys are deleted", answer.trim()))
+                Ok(Effect::new("keys are deleted", answer.trim().parse::<u64>()?))
             }
             Servers::ZooKeeper(_) => {
-                Ok(format!("{} nodes of holders are deleted", self.break_all(prefix).await?))
+                Ok(Effect::new("nodes of holders are deleted", self.break_all(prefix).await?))
             }
             Servers::Postgres { .. } | Servers::MariaDb { .. } => {
                 self.sql("DELETE FROM leasehold").await?;
-                Ok("all rows are deleted".to_owned())
+                Ok(Effect::new("all rows are deleted", before))
             }
             // Those of replicas answer with an error.
-            _ => Ok(format!("FLUSHALL of {} servers", self.tell_redis(&["FLUSHALL"]).await)),
+            _ => {
+                let told = self.tell_redis(&["FLUSHALL"]).await;
+                Ok(Effect::new(format!("FLUSHALL of {told} servers"), before))
+            }
         }
     }
 
@@ -89,24 +95,23 @@ impl World {
     }
 
     /// Fills what the server has for its data.
-    pub(crate) async fn fill(&self) -> Outcome<String> {
+    pub(crate) async fn fill(&self) -> Outcome<Effect> {
         match &self.servers {
             Servers::Memcached(server) => {
+                let before = server.stat("evictions").await?;
                 server.fill(20_000, 1_000).await?;
-                Ok("the memory is filled with other items".to_owned())
+                let evicted = server.stat("evictions").await?.saturating_sub(before);
+                Ok(Effect::new("the memory is filled with other items, and items are evicted", evicted))
             }
             Servers::Etcd(cluster) => {
                 let value = "x".repeat(100_000);
-                for n in 0..400 {
-                    if cluster.etcdctl(&["put", &format!("full/{n}"), &value]).is_err() {
-                        break;
-                    }
-                }
-                Ok("the database has reached its quota".to_owned())
+                let is_refused = |n| cluster.etcdctl(&["put", &format!("full/{n}"), &value]).is_err();
+                let refused = (0..400).any(is_refused);
+                Ok(Effect::new("the database has reached its quota", u64::from(refused)))
             }
             _ => {
                 let full = self.tell_redis(&["CONFIG", "SET", "maxmemory", "1"]).await;
-                Ok(format!("{full} servers refuse to store more"))
+                Ok(Effect::new("servers refuse to store more", full))
             }
         }
     }

@@ -31,6 +31,21 @@ impl World {
         answered
     }
 
+    /// Sends a command to each server of Redis, and returns the sum of their answers.
+    pub(crate) async fn sum_of_redis(&self, words: &[&str]) -> usize {
+        let mut sum = 0;
+        for server in self.redis_servers() {
+            let answer = server.command(words).await.and_then(|answer| answer.into_text());
+            sum += answer.ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
+        }
+        sum
+    }
+
+    /// Ends all connections of a kind by force, and returns how many there were.
+    pub(crate) async fn end_clients(&self, kind: &str) -> usize {
+        self.sum_of_redis(&["CLIENT", "KILL", "TYPE", kind]).await
+    }
+
     /// Gives each server of Redlock its vote, as an operator does who has set them up.
     pub(super) async fn arm(&self) -> Outcome {
         let locks = self.client().await?;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use leasehold_testkit::{
-    EtcdCluster, MariaDbServer, MemcachedServer, PgBouncer, PoolMode, PostgresServer, Proxy, RedisCluster,
-    RedisQuorum, RedisSentinel, RedisServer, ZooKeeperEnsemble,
+    Appendonly, EtcdCluster, MariaDbServer, MemcachedServer, PgBouncer, PoolMode, PostgresServer, Proxy,
+    RedisCluster, RedisQuorum, RedisSentinel, RedisServer, ZooKeeperEnsemble,
 };
 
 use super::Needs;
@@ -69,6 +69,7 @@ impl Servers {
             }
             Store::Redis => {
                 let builder = RedisServer::builder();
+                let builder = if needs.durable { builder.persistence(Appendonly::Always) } else { builder };
                 let builder = match clock {
                     Some(clock) => builder.program(clock.wrapper("redis-server")?.display().to_string()),
                     None => builder,

@@ -1,0 +1,46 @@
+//! The bounds by which histories are judged, beside those that the catalogue of faults asks for.
+//!
+//! Ground rules: the page prints them, so that nobody takes a wide bound for a narrow one.
+
+use std::time::Duration;
+
+use leasehold_history::Checker;
+
+use crate::Store;
+
+/// The time by which a wait may outlast its limit (I6): the two seconds for which the engine waits for the last answer
+/// of a store that hangs, and one more for a machine whose cores are shared.
+pub(crate) const OVERSTAY: Duration = Duration::from_secs(3);
+/// The time by which a loss may be seen late, or a release may succeed late (I11, I12, I13).
+pub(crate) const LATENESS: Duration = Duration::from_millis(500);
+
+/// The bounds that the catalogue asks for.
+pub(crate) const ASKED_OVERSTAY: Duration = Duration::from_millis(100);
+/// The same, of a loss.
+pub(crate) const ASKED_LATENESS: Duration = Duration::from_millis(50);
+/// The same, of a recovery, beside the ttl.
+pub(crate) const ASKED_RECOVERY: Duration = Duration::from_secs(1);
+
+/// Returns the checker of a store.
+pub(crate) fn checker(store: Store) -> Checker {
+    let mut checker = Checker::new();
+    checker.recovery = store.recovery();
+    checker.overstay = OVERSTAY;
+    checker.lateness = LATENESS;
+    checker
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_never_narrower_than_the_promises() {
+        for store in Store::ALL {
+            let (here, promised) = (checker(store), Checker::new());
+            assert!(here.overstay >= promised.overstay && here.lateness >= promised.lateness);
+            assert!(here.tolerance.is_zero(), "two holders at once are judged without a tolerance");
+        }
+        assert_eq!((Checker::new().overstay, Checker::new().lateness), (ASKED_OVERSTAY, ASKED_LATENESS));
+    }
+}
