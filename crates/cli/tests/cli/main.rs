@@ -25,6 +25,7 @@ mod fence;
 mod groups;
 mod inspect;
 mod killed;
+mod keepers;
 mod kinds;
 mod log;
 mod loss;
