@@ -353,7 +353,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const MAX_LINE: usize = 4096;
-/// The number of callers that are told to a keeper: a script and the copies that it makes of itself.
+/// The number of callers that a keeper hears of: a script and the copies that it makes of itself.
 const MOST_CALLERS: usize = 32;
 const GONE: &str = "the keeper of its section is gone";
 const SILENT: &str = "the keeper of its section has said nothing for as long as the lock lasts";

@@ -52,7 +52,7 @@ pub(crate) fn scripts() -> Vec<Pid> {
 
 /// Returns this process and the ancestors of which it is a copy. A shell forks for `$(…)`, for the members of a
 /// pipeline and for subshells; such a copy can be recognised by its command line, which is that of its parent. A shell
-/// that was started with the same command line as another program is told by the address of its stack.
+/// that was started with the same command line as another program is recognised by the address of its stack.
 fn with_copies(all: &[processes::Process], pid: Pid) -> Vec<Pid> {
     let mut copies = vec![pid];
     let mut script = pid;

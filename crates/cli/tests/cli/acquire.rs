@@ -338,8 +338,8 @@ fn json_has_what_another_language_needs() {
     assert_eq!(json["variables"]["LEASEHOLD_FENCE"], json["locks"][0]["fence"]);
     // With all of them, a nested run does not wait for its own section.
     let nested = "leasehold run --no-wait job -- echo nested; leasehold release; echo code $?";
-    let mut running =
-        crate::acquire::script(&sandbox, &format!("leasehold acquire --json job; read -r all; eval \"$all\"; {nested}"));
+    let begin = "leasehold acquire --json job; read -r all; eval \"$all\"";
+    let mut running = self::script(&sandbox, &format!("{begin}; {nested}"));
     let json: Value = serde_json::from_str(&running.line_with("variables")).unwrap();
     let set = json["variables"].as_object().unwrap().iter().map(|(name, value)| match value.as_str() {
         Some(value) => format!("export {name}='{value}'; "),

@@ -237,7 +237,7 @@ fn children_from_before_are_not_waited_for() {
 }
 
 #[test]
-fn loss_leaves_keepers_below_the_command_to_release_their_locks() {
+fn loss_does_not_kill_keepers_below_the_command() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
     let script = "trap '' TERM; lock=$(leasehold acquire --ttl 1h b) || exit; eval \"$lock\"; echo held; \

@@ -1,4 +1,4 @@
-//! Keepers of sections under attack: what waits for itself, what is far away, and what is no keeper.
+//! Keepers of sections under attack: waits for oneself, other networks, and impostors.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -20,7 +20,8 @@ fn address(running: &Started) -> SocketAddr {
 fn run_inside_a_nested_run_is_let_in_while_the_release_waits() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
-        let inner = "echo inside; until [ -e go ]; do sleep 0.02; done; leasehold run job -- echo step; echo code $?";
+        let inner = "echo inside; until [ -e go ]; do sleep 0.02; done; \
+                     leasehold run job -- echo step; echo code $?";
         for end in ["exit 0", "leasehold release job; echo released $?"] {
             drop(std::fs::remove_file(sandbox.path("go")));
             let running = script(&sandbox, &format!("{BEGIN}; leasehold run job -- sh -c '{inner}' & {end}"));
@@ -45,8 +46,8 @@ fn section_that_is_over_refuses_others_with_a_reason() {
     let mut running = script(
         &sandbox,
         &format!(
-            "{BEGIN}; {nested} (until [ -e late ]; do sleep 0.02; done; leasehold run job -- echo never; echo late $?) & \
-             read -r _; leasehold release; echo released $?"
+            "{BEGIN}; {nested} (until [ -e late ]; do sleep 0.02; done; leasehold run job -- echo never; \
+             echo late $?) & read -r _; leasehold release; echo released $?"
         ),
     );
     running.line_with("inside");
@@ -68,15 +69,15 @@ fn keeper_of_another_network_is_not_said_to_be_gone() {
     }
     let script = format!(
         "{BEGIN}; unshare -n leasehold run job -- echo never; echo run $?; unshare -n leasehold release job; \
-         echo release $?; lock=$(unshare -n leasehold acquire b); eval \"$lock\"; leasehold run --no-wait job -- echo nested; \
-         leasehold release job; echo code $?"
+         echo release $?; lock=$(unshare -n leasehold acquire b); eval \"$lock\"; \
+         leasehold run --no-wait job -- echo nested; leasehold release job; echo code $?"
     );
     let ended = Started::new(sandbox.sh(&script)).end().says("another network namespace");
     assert_eq!(ended.out, "run 69\nrelease 69\nnested\ncode 0\n", "{ended:?}");
 }
 
 #[test]
-fn outer_section_is_not_released_while_an_inner_one_of_the_same_script_relies_on_it() {
+fn outer_section_is_not_released_under_an_inner_one() {
     let sandbox = Sandbox::new();
     let script = "take() { lock=$(leasehold acquire \"$@\") || exit; eval \"$lock\"; }
         take fa; take --also fa fb
