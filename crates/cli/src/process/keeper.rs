@@ -105,12 +105,7 @@ impl Keeper<'_> {
 
 impl WatchedSection<'_> {
     /// Watches over the section until its lock may be released.
-    async fn watch(
-        &mut self,
-        reception: &mut Reception,
-        script_fd: Option<ScriptFd>,
-        signals: &mut Signals,
-    ) {
+    async fn watch(&mut self, reception: &mut Reception, script_fd: Option<ScriptFd>, signals: &mut Signals) {
         let listen =
             |guard| Box::pin(async move { (leasehold::Guard::resource(guard), guard.revoked().await) });
         let listens = self.request.on_revoke.is_some();

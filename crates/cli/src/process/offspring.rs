@@ -48,7 +48,8 @@ impl Offspring {
         let mut living = self.among(&all, getpid());
         let keepers: Vec<Pid> =
             all.iter().filter(|process| process.is_named(KEEPER_NAME)).map(|process| process.pid).collect();
-        let is_for_keeper = |process: &Process| process.parent.is_some_and(|parent| keepers.contains(&parent));
+        let is_for_keeper =
+            |process: &Process| process.parent.is_some_and(|parent| keepers.contains(&parent));
         living.retain(|pid| !keepers.contains(pid));
         living.retain(|pid| !all.iter().any(|process| process.pid == *pid && is_for_keeper(process)));
         living.iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0

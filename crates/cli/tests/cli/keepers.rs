@@ -101,7 +101,8 @@ fn sections_of_one_name_are_released_one_after_the_other() {
     let expected = "inner 0\na  1 held\nouter 0\nnone 76\nnamed 0\nrest 0\n";
     assert_eq!(ended.out, expected, "{ended:?}");
     // An inner script that releases twice does not release the lock of the outer one.
-    let inner = format!("{BEGIN}; leasehold release job; echo inner $?; leasehold release job; echo again $?");
+    let inner =
+        format!("{BEGIN}; leasehold release job; echo inner $?; leasehold release job; echo again $?");
     std::fs::write(sandbox.path("inner"), inner).unwrap();
     let outer = format!("{BEGIN}; sh inner; leasehold ls; leasehold release job; echo outer $?");
     let ended = Started::new(sandbox.sh(&outer)).end().expect(0);
@@ -122,7 +123,7 @@ fn keeper_that_is_kept_busy_says_that_the_release_is_to_come() {
     let (done, is_done) = channel::<()>();
     let busy = std::thread::spawn(move || {
         while is_done.recv_timeout(Duration::from_millis(200)) == Err(RecvTimeoutError::Timeout) {
-            drop(kill_process(keeper, Signal::USR1));
+            let _ = kill_process(keeper, Signal::USR1);
         }
     });
     let mut signs = [0; 12];
@@ -139,7 +140,8 @@ fn shell_started_from_the_same_shell_is_another_one() {
         let sandbox = Sandbox::new();
         let inner = format!("{BEGIN}; echo held; exit 0");
         let outer = format!("inner=1 {shell} script; echo left; until [ -e end ]; do sleep 0.02; done");
-        std::fs::write(sandbox.path("script"), format!("if [ $inner ]; then {inner}; fi\n{outer}\n")).unwrap();
+        std::fs::write(sandbox.path("script"), format!("if [ $inner ]; then {inner}; fi\n{outer}\n"))
+            .unwrap();
         let mut running = Started::new(sandbox.sh(&format!("exec {shell} script")));
         running.line_with("held");
         running.line_with("left");
