@@ -212,9 +212,12 @@ fn candidate_reports_each_term() {
     candidate.line_with("leads");
     sandbox.end(&["break", "--yes", "job"]).expect(0);
     candidate.line_with("leads");
-    let text = std::fs::read_to_string(sandbox.path("status")).unwrap();
-    let events = events(&text);
-    assert_eq!(words(&events), ["waiting", "granted", "lost", "waiting", "granted"], "{text}");
+    // What is written does not delay the command.
+    eventually(|| {
+        let text = std::fs::read_to_string(sandbox.path("status")).unwrap();
+        let is_all = words(&events(&text)) == ["waiting", "granted", "lost", "waiting", "granted"];
+        is_all.then_some(()).ok_or(text)
+    });
     candidate.signal(Signal::TERM);
 }
 
