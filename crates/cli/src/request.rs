@@ -19,6 +19,8 @@ use crate::request::args::ElectArgs;
 use crate::request::args::hold::{AcquireArgs, BUSY, LockArgs, OnLost, ReportArgs, RunArgs};
 use crate::request::program::Program;
 use crate::request::store::StoreUrl;
+use crate::system::caller::Caller;
+use crate::system::processes::Identity;
 
 /// One `leasehold run`.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) report: ReportArgs,
     /// The program that is run each time the lock is no longer held.
     pub(crate) hook: Option<Program>,
+    /// The processes for which a section holds it; none without a section.
+    pub(crate) callers: Vec<Identity>,
 }
 
 /// The way in which the command is started.
@@ -139,22 +143,23 @@ impl Request {
         })
     }
 
-    /// Reads the options of `leasehold acquire`, for a section of the process with this id and name. No command
-    /// is started under this request.
+    /// Reads the options of `leasehold acquire`, for a section of this caller. No command is started under this
+    /// request.
     ///
     /// # Errors
     /// As [`StoreUrl::named`].
-    pub(crate) fn of_section(args: AcquireArgs, caller: Pid, name: &str) -> Result<Request, Problem> {
+    pub(crate) fn of_section(args: AcquireArgs, caller: &Caller) -> Result<Request, Problem> {
         if args.lock.conflict_exit_code == 0 {
             let text =
                 "--conflict-exit-code 0 is for run: after acquire, a script would continue without the lock";
             return Err(Problem::new(Exit::Usage, text));
         }
-        let note = note_of(caller, name);
+        let (pid, name) = caller.identity();
+        let note = note_of(pid, &name);
         let on_revoke = args.on_revoke.signal();
         let lock = LockArgs { note: args.lock.note.or(Some(note)), ..args.lock };
         let request = Request::of_lock(lock, args.name, Program::shell("".into()), ReportArgs::default())?;
-        Ok(Request { on_revoke, ..request })
+        Ok(Request { on_revoke, callers: caller.identities(), ..request })
     }
 
     /// Reads the options that say how a lock is acquired and kept.
@@ -197,6 +202,7 @@ impl Request {
             },
             report,
             hook: None,
+            callers: Vec::new(),
         })
     }
 
@@ -228,6 +234,7 @@ impl Request {
             conflict: Exit::Busy,
             report: args.report,
             hook: args.on_demoted.map(Program::shell),
+            callers: Vec::new(),
         })
     }
 

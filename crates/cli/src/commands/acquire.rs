@@ -4,8 +4,11 @@
 //! report, and prints what the shell needs. The keeper opens the store, takes the lock and keeps it.
 //!
 //! Ground rules: the keeper is known to the shell before this command succeeds, or the lock is released. What is
-//! printed on a failure makes `eval` fail, too.
+//! printed on a failure makes `eval` fail, too. There is one exception: if this process is killed by KILL between the
+//! report of the keeper and the print, the keeper holds the lock until the script has ended, and nobody can release it.
+//! The script sees that failure.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -25,7 +28,8 @@ use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
 use crate::system::descriptors;
-use crate::system::rendezvous;
+use crate::system::processes::KEEPER_NAME;
+use crate::system::rendezvous::{self, Place};
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
 
@@ -67,7 +71,7 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let (reader, writer) = io::pipe().map_err(cannot_start)?;
     let mut command = Command::new(own_program().map_err(cannot_start)?);
-    command.arg0(NAME).args(std::env::args_os().skip(1));
+    command.arg0(KEEPER_NAME).args(std::env::args_os().skip(1));
     command.stdin(handle).stdout(writer).stderr(Stdio::inherit());
     let mut keeper = command.spawn().map_err(cannot_start)?;
     // With it goes the end of the pipe that the keeper writes to.
@@ -98,7 +102,7 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
     match (granted, asked) {
         (Some(granted), None) => finish(&args, granted).await,
         (Some(granted), Some(ended)) => {
-            drop(ask_to_release(&granted.socket).await);
+            drop(ask_to_release(&Place::here(granted.socket)).await);
             ended
         }
         (None, Some(ended)) => {
@@ -119,15 +123,16 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
 
 /// Prints what the shell needs, or releases the lock.
 async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Problem> {
+    let place = Place::here(granted.socket);
     let keeper = KeeperAddress {
-        socket: granted.socket.clone(),
+        place: place.clone(),
         callers: std::mem::take(&mut granted.callers),
         tags: std::mem::take(&mut granted.tags),
         lock: args.name.clone(),
     };
     let (mut living, mut over) = (Vec::new(), Vec::new());
     for keeper in Keepers::inherited().all() {
-        match rendezvous::is_listening(&keeper.socket).await {
+        match rendezvous::may_listen(&keeper.place).await {
             true => living.push(keeper.clone()),
             false => over.extend(keeper.tags.iter().cloned()),
         }
@@ -142,7 +147,10 @@ async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Proble
     let mut out = io::stdout().lock();
     let printed = match args.json {
         true => {
-            json::line(&mut out, &AcquiredShape { name: &args.name, locks: &granted.locks, keeper: &keepers })
+            let all = granted.variables.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+            let variables = all.chain([(KEEPER_VARIABLE, Some(&*keepers))]).collect();
+            let locks = &granted.locks;
+            json::line(&mut out, &AcquiredShape { name: &args.name, locks, keeper: &keepers, variables })
         }
         false => {
             let opening = args.fd.zip(granted.descriptor.as_deref());
@@ -151,7 +159,7 @@ async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Proble
         }
     };
     if let Err(error) = printed {
-        drop(ask_to_release(&granted.socket).await);
+        drop(ask_to_release(&place).await);
         // A reader that has gone is a failure here: nobody knows of the lock.
         return Err(Problem::new(
             Exit::Output,
@@ -168,6 +176,8 @@ struct AcquiredShape<'a> {
     locks: &'a [LockState],
     /// The value for `LEASEHOLD_KEEPER`.
     keeper: &'a str,
+    /// All variables of the section, and null for those to unset.
+    variables: BTreeMap<&'a str, Option<&'a str>>,
 }
 
 /// Returns lines that every POSIX shell understands. The last one opens a descriptor, and fails with it.
@@ -216,8 +226,6 @@ fn no_caller(args: &AcquireArgs, problem: NoCaller) -> Problem {
 }
 
 const UNREAD: &str = "nobody reads the output, so nobody would know of the lock: it is not taken";
-/// The name under which the keeper is started.
-pub(crate) const NAME: &str = "lh-keeper";
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::{Signal, setsid};
 use tokio::net::UnixListener;
 
-use crate::commands::acquire::{Granted, NAME};
+use crate::commands::acquire::Granted;
 use crate::exit::{Exit, Problem};
 use crate::output::status::{Sinks, Status};
 use crate::output::stderr::Stderr;
@@ -24,6 +24,8 @@ use crate::request::Request;
 use crate::request::args::hold::AcquireArgs;
 use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
 use crate::system::caller::Caller;
+use crate::system::descriptors;
+use crate::system::processes::KEEPER_NAME;
 use crate::system::rendezvous;
 use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
@@ -31,7 +33,7 @@ use crate::system::warden::Warden;
 
 /// Returns `true` if this process was started as a keeper.
 pub(crate) fn is_keeper() -> bool {
-    std::env::args_os().next().is_some_and(|name| name == NAME)
+    std::env::args_os().next().is_some_and(|name| name == KEEPER_NAME)
 }
 
 /// Takes a name in the process table, where there would be that of the file.
@@ -46,6 +48,7 @@ pub(crate) fn take_name() {
 /// Those of `acquire`.
 pub(crate) async fn keep(args: AcquireArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
+    descriptors::raise_limit();
     let handle = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_start)?;
     let mut caller = Caller::new(handle).map_err(cannot_start)?;
     let front = Caller::parent();
@@ -70,8 +73,7 @@ async fn section(
     stderr: &Stderr,
 ) -> Result<Exit, Problem> {
     let (on_lost, follows_fd) = (args.on_lost.signal(), args.fd.is_some());
-    let (pid, name) = caller.identity();
-    let request = Request::of_section(args, pid, &name)?;
+    let request = Request::of_section(args, caller)?;
     let status = Status::start(&request.name, Sinks::default())?;
     let mut gone = pin!(async {
         tokio::select! {

@@ -94,6 +94,7 @@ impl Status {
         for place in [file, stream, manager].into_iter().flatten() {
             let (sender, receiver) = sync_channel(BACKLOG);
             let writer = Writer { name: name.clone(), place };
+            writer.begin()?;
             let started =
                 std::thread::Builder::new().name("status".to_owned()).spawn(move || writer.run(&receiver));
             started.map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start: {error}")))?;
@@ -169,11 +170,25 @@ impl Writer {
         }
     }
 
+    /// Replaces a file for the first time: a file that cannot be replaced is refused before the lock is asked for, and
+    /// nothing that was in it before is taken for the state of this process.
+    fn begin(&self) -> Result<(), Problem> {
+        match (&self.place, self.line(now(), &Event::Waiting)) {
+            (Place::File(file), Some(line)) => file.replace(&line).map_err(|error| file.failure(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn line(&self, at: String, event: &Event) -> Option<Vec<u8>> {
+        let line = Line { at, name: &self.name, pid: std::process::id(), event };
+        let mut line = serde_json::to_vec(&line).ok()?;
+        line.push(b'\n');
+        Some(line)
+    }
+
     /// Writes a change. A place that fails cannot be reported anywhere.
     fn write(&mut self, at: String, event: &Event) {
-        let line = Line { at, name: &self.name, pid: std::process::id(), event };
-        let Ok(mut line) = serde_json::to_vec(&line) else { return };
-        line.push(b'\n');
+        let Some(line) = self.line(at, event) else { return };
         match &mut self.place {
             Place::File(file) => drop(file.replace(&line)),
             Place::Stream(stream) => {
@@ -190,25 +205,25 @@ impl Writer {
 #[derive(Debug)]
 struct StatusFile {
     path: PathBuf,
+    /// The path as it was given, for people.
+    shown: String,
 }
 
 impl StatusFile {
     fn new(path: &Path) -> Result<StatusFile, Problem> {
         let shown = visible(&path.to_string_lossy());
-        let failed = |error: io::Error| {
-            Problem::new(Exit::Output, format!("cannot write the status file {shown}: {error}"))
-        };
-        let path = target(path).map_err(failed)?;
+        let path = target(path).map_err(|error| failure(&shown, &error))?;
         if std::fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
             let text = format!(
                 "{shown} is not an ordinary file, and would be replaced by one; use --status-fd for it"
             );
             return Err(Problem::new(Exit::Usage, text));
         }
-        let file = StatusFile { path };
-        // What cannot be written is refused before the lock is asked for.
-        file.begin().and_then(|(_, fresh)| std::fs::remove_file(fresh)).map_err(failed)?;
-        Ok(file)
+        Ok(StatusFile { path, shown })
+    }
+
+    fn failure(&self, error: &io::Error) -> Problem {
+        failure(&self.shown, error)
     }
 
     /// Makes a file beside the one that it is going to replace. In a folder of all users another one may have put
@@ -229,6 +244,10 @@ impl StatusFile {
         }
         written
     }
+}
+
+fn failure(shown: &str, error: &io::Error) -> Problem {
+    Problem::new(Exit::Output, format!("cannot write the status file {shown}: {error}"))
 }
 
 /// Reports a change to the service manager.

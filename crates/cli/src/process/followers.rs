@@ -12,26 +12,53 @@ use leasehold::backend::Moment;
 use rustix::process::Pid;
 use tokio::net::UnixStream;
 
-use crate::process::section::{Report, WAITS};
+use crate::process::section::{Refusal, Report, WAITS};
+use crate::system::descriptors;
+use crate::system::processes::Identity;
 use crate::system::rendezvous::send_with;
 
-/// The connections of those that follow; each lasts as long as the process runs under the lock.
-#[derive(Debug, Default)]
+/// Those that follow.
+#[derive(Debug)]
 pub(crate) struct Followers {
-    streams: Vec<UnixStream>,
+    all: Vec<Follower>,
+    /// The number of those that can follow at a time.
+    most: usize,
     reported: Option<Report>,
 }
 
+/// A nested run, or an inner section.
+#[derive(Debug)]
+struct Follower {
+    /// It lasts as long as the process runs under the lock.
+    stream: UnixStream,
+    /// The processes for which it is a section; none for a run.
+    callers: Vec<Identity>,
+}
+
 impl Followers {
+    /// Makes room for as many as this process can have connections to.
+    pub(crate) fn new() -> Followers {
+        let most = descriptors::limit().saturating_sub(RESERVE).clamp(LEAST, MOST);
+        Followers { all: Vec::new(), most, reported: None }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.streams.is_empty()
+        self.all.is_empty()
     }
 
     /// Takes one in, with what keeps a lock in files alive: it is not free before this follower has ended, even if
     /// the keeper is killed.
-    pub(crate) fn add(&mut self, stream: UnixStream, report: &Report, life: Option<OwnedFd>) {
-        if self.streams.len() < MOST && send_with(&stream, report.line().as_bytes(), life).is_ok() {
-            self.streams.push(stream);
+    pub(crate) fn add(
+        &mut self,
+        stream: UnixStream,
+        callers: Vec<Identity>,
+        report: &Report,
+        life: Option<OwnedFd>,
+    ) {
+        if self.all.len() >= self.most {
+            refuse(&stream, Refusal::Full);
+        } else if send_with(&stream, report.line().as_bytes(), life).is_ok() {
+            self.all.push(Follower { stream, callers });
         }
     }
 
@@ -40,7 +67,7 @@ impl Followers {
         if self.reported.as_ref().is_some_and(|before| is_same(before, report)) {
             return;
         }
-        for stream in &self.streams {
+        for Follower { stream, .. } in &self.all {
             let _ = send_with(stream, report.line().as_bytes(), None);
         }
         self.reported = Some(report.clone());
@@ -48,7 +75,7 @@ impl Followers {
 
     /// Reports the loss, and forgets all of them.
     pub(crate) fn lose(&mut self, cause: &str) {
-        for stream in self.streams.drain(..) {
+        for Follower { stream, .. } in self.all.drain(..) {
             let _ = send_with(&stream, Report::Lost(cause.to_owned()).line().as_bytes(), None);
         }
     }
@@ -57,10 +84,10 @@ impl Followers {
     pub(crate) async fn changed(&mut self) {
         poll_fn(|cx| {
             // They say nothing after their request, so what can be read is the end.
-            let ended = self.streams.iter().position(|stream| stream.poll_read_ready(cx).is_ready());
+            let ended = self.all.iter().position(|follower| follower.stream.poll_read_ready(cx).is_ready());
             match ended {
                 Some(ended) => {
-                    drop(self.streams.swap_remove(ended));
+                    drop(self.all.swap_remove(ended));
                     Poll::Ready(())
                 }
                 None => Poll::Pending,
@@ -69,11 +96,23 @@ impl Followers {
         .await;
     }
 
-    /// Lists their processes.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = Pid> {
-        let pid = |stream: &UnixStream| stream.peer_cred().ok()?.pid().and_then(Pid::from_raw);
-        self.streams.iter().filter_map(pid)
+    /// Returns `true` if one of them does not end before one of these processes has: it is that process, or is a
+    /// section for it.
+    pub(crate) fn wait_for(&self, processes: &[Identity]) -> bool {
+        let is_among = |pid: Pid| processes.iter().any(|process| process.pid == pid);
+        let has = |follower: &Follower| follower.callers.iter().any(|caller| processes.contains(caller));
+        self.all.iter().any(|follower| peer(&follower.stream).is_some_and(is_among) || has(follower))
     }
+}
+
+/// Returns the process at the other side of a connection, if this process may see it.
+pub(crate) fn peer(stream: &UnixStream) -> Option<Pid> {
+    stream.peer_cred().ok()?.pid().and_then(Pid::from_raw)
+}
+
+/// Tells one that it cannot follow.
+pub(crate) fn refuse(stream: &UnixStream, refusal: Refusal) {
+    let _ = send_with(stream, refusal.line().as_bytes(), None);
 }
 
 /// Tells those that wait for the release that it comes when all nested runs have ended.
@@ -92,7 +131,10 @@ fn is_same(one: &Report, other: &Report) -> bool {
     }
 }
 
-/// The number of those that can follow at a time.
+/// The bounds of the number of those that can follow at a time.
+const LEAST: usize = 16;
 const MOST: usize = 4096;
+/// The number of descriptors that are for other uses: connections that are read, and those of the store.
+const RESERVE: usize = 256;
 /// The time by which the end of a lease may differ between two looks at it.
 const CLOSE: Duration = Duration::from_millis(1);

@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use leasehold::SystemClock;
-use leasehold::backend::Clock;
-use rustix::process::{Pid, Signal};
+use leasehold::backend::{Clock, Moment};
+use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -18,14 +18,15 @@ use crate::exit::Exit;
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::visible;
-use crate::process::followers::{Followers, hold_on};
+use crate::process::followers::{Followers, hold_on, peer, refuse};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, Returned, first};
 use crate::process::reception::Reception;
-use crate::process::section::{Answer, Report, Request as Asked};
+use crate::process::section::{Answer, Refusal, Report, Request as Asked};
 use crate::request::Request;
 use crate::system::caller::Caller;
-use crate::system::processes::{self, ancestors};
+use crate::system::processes::{self, Identity, lineage};
+use crate::system::rendezvous::send_with;
 use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
 use crate::system::warden::{Message, Warden};
@@ -59,6 +60,8 @@ struct WatchedSection<'a> {
     followers: Followers,
     /// Those that wait for the release.
     askers: Vec<UnixStream>,
+    /// The time of the next sign to them.
+    next_sign: Moment,
     /// `true` once the release was asked for, or the caller has ended.
     is_over: bool,
 }
@@ -76,11 +79,15 @@ impl Keeper<'_> {
             status,
             hold: &hold,
             leases: LeaseWatch::new(&hold, stderr, status),
-            followers: Followers::default(),
+            followers: Followers::new(),
             askers: Vec::new(),
+            next_sign: SystemClock.now(),
             is_over: false,
         };
-        section.watch(Reception::open(listener), script_fd, signals).await;
+        let mut reception = Reception::open(listener);
+        section.watch(&mut reception, script_fd, signals).await;
+        // Who comes from now on finds nobody, instead of a keeper that answers nothing.
+        reception.close().await;
         let was_lost = section.leases.is_lost();
         let WatchedSection { warden, askers, followers, .. } = section;
         let returned = hold.release_lock(request, was_lost, stderr, status).await;
@@ -98,7 +105,7 @@ impl Keeper<'_> {
 
 impl WatchedSection<'_> {
     /// Watches over the section until its lock may be released.
-    async fn watch(&mut self, mut reception: Reception, script_fd: Option<ScriptFd>, signals: &mut Signals) {
+    async fn watch(&mut self, reception: &mut Reception, script_fd: Option<ScriptFd>, signals: &mut Signals) {
         let listen =
             |guard| Box::pin(async move { (leasehold::Guard::resource(guard), guard.revoked().await) });
         let listens = self.request.on_revoke.is_some();
@@ -109,13 +116,15 @@ impl WatchedSection<'_> {
             if self.is_over && (self.followers.is_empty() || self.leases.is_lost()) {
                 return;
             }
+            self.give_sign();
             let pause = self.pause();
             tokio::select! {
                 biased;
                 () = self.leases.lost() => {}
                 () = &mut ended, if !self.is_over => self.is_over = true,
-                (asked, stream) = reception.next() => self.obey(asked, stream).await,
+                // One that has ended before a request came is not inside any more.
                 () = self.followers.changed() => {}
+                (asked, stream) = reception.next() => self.obey(asked, stream).await,
                 (lock, received) = first(&mut revocations) => {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();
@@ -126,8 +135,17 @@ impl WatchedSection<'_> {
                     }
                 }
                 _ = signals.next() => {}
-                () = tokio::time::sleep(pause) => hold_on(&self.askers),
+                () = tokio::time::sleep(pause) => {}
             }
+        }
+    }
+
+    /// Gives those that wait for the release a sign, if it is time for one: however much happens in between.
+    fn give_sign(&mut self) {
+        let now = SystemClock.now();
+        if now >= self.next_sign {
+            hold_on(&self.askers);
+            self.next_sign = now.after(HOLD_ON);
         }
     }
 
@@ -155,25 +173,28 @@ impl WatchedSection<'_> {
                     self.askers.push(stream);
                 }
             },
-            // A section that is over takes nobody in, and one that has lost its lock neither.
-            Asked::Follow(tag) => {
-                let is_own = self.hold.own_tags().contains(&tag);
-                if is_own && !self.is_over && !self.leases.is_lost() {
-                    self.followers.add(stream, &report(&self.leases), self.hold.life_of(&tag));
-                }
-            }
+            Asked::Follow { tag, callers } => self.take_in(&tag, callers, stream),
         }
     }
 
-    /// Returns `true` if the other side of the connection descends from a nested run, which would have to end before
-    /// the release that it waits for.
-    fn is_inside(&self, stream: &UnixStream) -> bool {
-        if self.followers.is_empty() {
-            return false;
+    /// Takes in one that is to follow. A section that has lost its lock takes nobody in. One that is over takes in what
+    /// runs inside a nested run: that one would otherwise wait for a lock that is kept until it has ended.
+    fn take_in(&mut self, tag: &str, callers: Vec<Identity>, stream: UnixStream) {
+        let is_own = self.hold.own_tags().iter().any(|own| own == tag);
+        if !is_own || self.leases.is_lost() {
+            let _ = send_with(&stream, Report::Lost(LOST.to_owned()).line().as_bytes(), None);
+        } else if self.is_over && !self.is_inside(&stream) {
+            refuse(&stream, Refusal::Over);
+        } else {
+            self.followers.add(stream, callers, &report(&self.leases), self.hold.life_of(tag));
         }
-        let asker = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
-        let around = asker.map(|asker| ancestors(&processes::all(), asker)).unwrap_or_default();
-        self.followers.processes().any(|follower| around.contains(&follower))
+    }
+
+    /// Returns `true` if the other side of the connection descends from a nested run, or from the script of an inner
+    /// section. Either would have to end before the release that it waits for.
+    fn is_inside(&self, stream: &UnixStream) -> bool {
+        let Some(asker) = peer(stream).filter(|_| !self.followers.is_empty()) else { return false };
+        self.followers.wait_for(&lineage(&processes::all(), asker))
     }
 
     fn lose(&mut self, loss: &LockLoss<'_>) {
@@ -193,7 +214,10 @@ impl WatchedSection<'_> {
 
     /// Returns the time until the next look at the clock.
     fn pause(&self) -> Duration {
-        let longest = if self.askers.is_empty() { LONGEST_PAUSE } else { HOLD_ON };
+        let longest = match self.askers.is_empty() {
+            true => LONGEST_PAUSE,
+            false => SystemClock.now().until(self.next_sign),
+        };
         self.leases.pause().min(longest)
     }
 }
@@ -237,5 +261,6 @@ async fn answer(mut stream: UnixStream, answer: Answer) {
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// The pause between two signs that the release is still waited for.
 const HOLD_ON: Duration = Duration::from_secs(3);
+const LOST: &str = "its section has no such lock any more";
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -211,6 +211,7 @@ impl LockHold {
         stderr: &Stderr,
         status: &Status,
     ) -> Returned {
+        self.sections.iter().for_each(Followed::leave);
         let released = match self.own {
             Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
             Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
@@ -264,7 +265,7 @@ async fn divided(request: &Request, locks: &Client, tags: &Tags) -> Result<Divis
             division.free.push(name.clone());
             continue;
         };
-        match section::follow(&keepers, name, &outer.tag).await? {
+        match section::follow(&keepers, name, &outer.tag, &request.callers).await? {
             Kept::Run => {}
             Kept::Section(section) => division.sections.push(section),
             // It is acquired like any other, and is free when the claim that nobody keeps has ended.

@@ -5,7 +5,7 @@
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-use crate::system::processes::{self, Identity, Process, descendants};
+use crate::system::processes::{self, Identity, KEEPER_NAME, Process, descendants};
 
 /// The living descendants of this process, from a moment on.
 #[derive(Debug)]
@@ -41,9 +41,18 @@ impl Offspring {
         living
     }
 
-    /// Sends a signal to each of them, and returns `true` if there was one.
+    /// Sends a signal to each of them, and returns `true` if there was one. Keepers and their wardens get none: they
+    /// follow the script of their section, and a keeper that is killed would leave its lock to the store.
     pub(crate) fn signal(&mut self, signal: Signal) -> bool {
-        self.living().iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+        let all = processes::all();
+        let mut living = self.among(&all, getpid());
+        let keepers: Vec<Pid> =
+            all.iter().filter(|process| process.is_named(KEEPER_NAME)).map(|process| process.pid).collect();
+        let is_for_keeper =
+            |process: &Process| process.parent.is_some_and(|parent| keepers.contains(&parent));
+        living.retain(|pid| !keepers.contains(pid));
+        living.retain(|pid| !all.iter().any(|process| process.pid == *pid && is_for_keeper(process)));
+        living.iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use crate::process::section::Request;
 use crate::system::rendezvous;
@@ -18,15 +18,21 @@ use crate::system::rendezvous;
 #[derive(Debug)]
 pub(crate) struct Reception {
     requests: mpsc::Receiver<(Request, UnixStream)>,
-    accepting: AbortHandle,
+    accepting: JoinHandle<()>,
 }
 
 impl Reception {
     /// Begins to accept connections.
     pub(crate) fn open(listener: UnixListener) -> Reception {
         let (sender, requests) = mpsc::channel(1);
-        let accepting = tokio::spawn(accept(listener, sender)).abort_handle();
+        let accepting = tokio::spawn(accept(listener, sender));
         Reception { requests, accepting }
+    }
+
+    /// Ends it: when this returns, nobody listens any more.
+    pub(crate) async fn close(mut self) {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
     }
 
     /// Waits for the next request.
@@ -82,4 +88,4 @@ const PLACES: usize = 64;
 /// The time in which a connection has to say what it is for.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const MAX_REQUEST: usize = 256;
+const MAX_REQUEST: usize = 2048;

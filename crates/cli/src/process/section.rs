@@ -18,14 +18,19 @@ use tokio::time::timeout;
 use crate::exit::{Exit, Problem};
 use crate::output::text::visible;
 use crate::request::keepers::{KeeperAddress, Keepers};
-use crate::system::rendezvous;
+use crate::system::processes::Identity;
+use crate::system::rendezvous::{self, Place, is_gone};
 
 /// A request to a keeper, which is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Release,
-    /// To report what happens to the claim with this tag.
-    Follow(String),
+    /// To report what happens to the claim with this tag. The callers are those of the inner section that asks, if it
+    /// is one: it does not end before they have.
+    Follow {
+        tag: String,
+        callers: Vec<Identity>,
+    },
 }
 
 /// The answer to the request to release.
@@ -35,6 +40,15 @@ pub(crate) enum Answer {
     Lost,
     /// It was asked for from inside a run that would have to end first.
     Inside,
+}
+
+/// The answer of a keeper that lets nobody follow its section any more, and does not report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The section is over, and waits for those that are inside already.
+    Over,
+    /// As many follow it as can.
+    Full,
 }
 
 /// A report of a keeper to those that follow it, which is one line.
@@ -51,15 +65,56 @@ impl Request {
     pub(crate) fn line(&self) -> String {
         match self {
             Request::Release => "release\n".to_owned(),
-            Request::Follow(tag) => format!("follow {tag}\n"),
+            Request::Follow { tag, callers } => {
+                let callers: String =
+                    callers.iter().take(MOST_CALLERS).map(|caller| format!(" {caller}")).collect();
+                format!("follow {tag}{callers}\n")
+            }
         }
     }
 
     pub(crate) fn read(line: &str) -> Option<Request> {
         match line.split_once(' ') {
             None if line == "release" => Some(Request::Release),
-            Some(("follow", tag)) => Some(Request::Follow(tag.to_owned())),
+            Some(("follow", follower)) => {
+                let mut words = follower.split(' ');
+                let tag = words.next()?.to_owned();
+                let callers = words.map(|caller| caller.parse().ok()).collect::<Option<_>>()?;
+                Some(Request::Follow { tag, callers })
+            }
             _ => None,
+        }
+    }
+}
+
+impl Refusal {
+    pub(crate) fn line(self) -> &'static str {
+        match self {
+            Refusal::Over => "over\n",
+            Refusal::Full => "full\n",
+        }
+    }
+
+    fn read(text: &[u8]) -> Option<Refusal> {
+        [Refusal::Over, Refusal::Full].into_iter().find(|refusal| text == refusal.line().as_bytes())
+    }
+
+    fn problem(self, lock: &Resource) -> Problem {
+        let lock = visible(lock.as_str());
+        match self {
+            Refusal::Over => {
+                let text = format!(
+                    "the section that holds {lock} is over, and its lock is kept only for what runs under it \
+                     already: unset LEASEHOLD_OWNER to wait for {lock} like any other"
+                );
+                Problem::new(Exit::Refused, text)
+            }
+            Refusal::Full => {
+                let text = format!(
+                    "the section that holds {lock} has as many nested runs as its keeper can follow: end some first"
+                );
+                Problem::new(Exit::Unavailable, text)
+            }
         }
     }
 }
@@ -96,13 +151,13 @@ impl Report {
     }
 }
 
-/// Asks the keeper with this socket to release the lock, and waits until it has.
+/// Asks the keeper at this place to release the lock, and waits until it has.
 ///
 /// # Errors
 /// The keeper does not exist, ended without an answer, or said nothing for a while (`TimedOut`).
-pub(crate) async fn ask_to_release(socket: &str) -> io::Result<Answer> {
+pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
     let silent = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let mut stream = timeout(ANSWER_LIMIT, rendezvous::connect(socket)).await.map_err(silent)??;
+    let mut stream = timeout(ANSWER_LIMIT, rendezvous::connect(keeper)).await.map_err(silent)??;
     timeout(ANSWER_LIMIT, stream.write_all(Request::Release.line().as_bytes())).await.map_err(silent)??;
     let mut text = Vec::new();
     loop {
@@ -127,24 +182,41 @@ pub(crate) struct Followed {
     reader: AbortHandle,
 }
 
+/// The answer to the request to follow a section.
+enum Begun {
+    Followed(Followed),
+    Refused(Refusal),
+    /// The keeper has ended, or keeps no such claim any more.
+    Nobody,
+}
+
 /// The keeper of the claim of an outer run or section.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// No keeper: an outer run holds it, and ends this process on a loss.
     Run,
     Section(Followed),
-    /// The keeper is gone, or gives the lock up. The claim protects nothing, although the store may still have it.
+    /// The keeper is gone, or has lost the lock. The claim protects nothing, although the store may still have it.
     Nobody,
 }
 
-/// Follows the section that keeps the claim with this tag.
+/// Follows the section that keeps the claim with this tag, for an inner section of these callers, or a run.
 ///
 /// # Errors
-/// Unavailable, if its keeper does not answer.
-pub(crate) async fn follow(keepers: &Keepers, lock: &Resource, tag: &str) -> Result<Kept, Problem> {
+/// Unavailable, if its keeper does not answer, or has no place; refused, if the section is over. A keeper that lives
+/// keeps its lock, and to wait for that would be to wait for oneself.
+pub(crate) async fn follow(
+    keepers: &Keepers,
+    lock: &Resource,
+    tag: &str,
+    callers: &[Identity],
+) -> Result<Kept, Problem> {
     let Some(keeper) = keepers.keeping(tag) else { return Ok(Kept::Run) };
-    match timeout(ANSWER_LIMIT, begin(keeper, lock, tag)).await {
-        Ok(Ok(followed)) => Ok(followed.map_or(Kept::Nobody, Kept::Section)),
+    let request = Request::Follow { tag: tag.to_owned(), callers: callers.to_vec() };
+    match timeout(ANSWER_LIMIT, begin(keeper, lock, &request)).await {
+        Ok(Ok(Begun::Followed(followed))) => Ok(Kept::Section(followed)),
+        Ok(Ok(Begun::Refused(refusal))) => Err(refusal.problem(lock)),
+        Ok(Ok(Begun::Nobody)) => Ok(Kept::Nobody),
         Ok(Err(error)) if is_gone(&error) => Ok(Kept::Nobody),
         Ok(Err(error)) => {
             let text = format!("cannot ask the keeper of {}: {error}", visible(lock.as_str()));
@@ -158,24 +230,27 @@ pub(crate) async fn follow(keepers: &Keepers, lock: &Resource, tag: &str) -> Res
     }
 }
 
-async fn begin(keeper: &KeeperAddress, lock: &Resource, tag: &str) -> io::Result<Option<Followed>> {
-    let mut stream = rendezvous::connect(&keeper.socket).await?;
-    stream.write_all(Request::Follow(tag.to_owned()).line().as_bytes()).await?;
+async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<Begun> {
+    let mut stream = rendezvous::connect(&keeper.place).await?;
+    stream.write_all(request.line().as_bytes()).await?;
     let (mut text, life) = rendezvous::receive_with(&stream).await?;
     let mut newest = None;
     loop {
+        if let Some(refusal) = Refusal::read(&text) {
+            return Ok(Begun::Refused(refusal));
+        }
         newest = last_report(&mut text).or(newest);
         match newest {
-            Some(Report::Lost(_)) => return Ok(None),
+            Some(Report::Lost(_)) => return Ok(Begun::Nobody),
             Some(_) => break,
-            None if stream.read_buf(&mut text).await? == 0 => return Ok(None),
+            None if stream.read_buf(&mut text).await? == 0 => return Ok(Begun::Nobody),
             None => {}
         }
     }
     let connection = stream.as_fd().try_clone_to_owned()?;
     let (sender, reports) = watch::channel(newest.unwrap_or(Report::Held));
     let reader = tokio::spawn(read(stream, text, sender)).abort_handle();
-    Ok(Some(Followed { lock: lock.clone(), reports, life, connection, reader }))
+    Ok(Begun::Followed(Followed { lock: lock.clone(), reports, life, connection, reader }))
 }
 
 async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<Report>) {
@@ -251,6 +326,11 @@ impl Followed {
         self.life.as_ref().and_then(|life| life.try_clone().ok())
     }
 
+    /// Says that nothing runs under the lock any more, even if another process still has the connection.
+    pub(crate) fn leave(&self) {
+        let _ = rustix::net::shutdown(&self.connection, rustix::net::Shutdown::Both);
+    }
+
     /// Returns a copy of the connection, by which another program keeps the keeper waiting for its end.
     ///
     /// # Errors
@@ -266,12 +346,6 @@ impl Drop for Followed {
     }
 }
 
-/// Returns `true` if nothing listens any more, or ended before its answer.
-pub(crate) fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
-    matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | NotFound | UnexpectedEof)
-}
-
 /// The line that says that the release is still to come.
 pub(crate) const WAITS: &str = "waits\n";
 /// The time for an answer, or for a sign that one will come: a keeper waits five seconds for its store.
@@ -279,6 +353,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const MAX_LINE: usize = 4096;
+/// The number of callers that a keeper hears of: a script and the copies that it makes of itself.
+const MOST_CALLERS: usize = 32;
 const GONE: &str = "the keeper of its section is gone";
 const SILENT: &str = "the keeper of its section has said nothing for as long as the lock lasts";
 
@@ -288,15 +364,21 @@ mod tests {
 
     #[test]
     fn lines_read_back_and_others_are_ignored() {
-        for request in [Request::Release, Request::Follow("a".repeat(32))] {
+        let follow = |callers| Request::Follow { tag: "a".repeat(32), callers };
+        let callers = vec!["7.8".parse().unwrap(), "9.10".parse().unwrap()];
+        for request in [Request::Release, follow(Vec::new()), follow(callers)] {
             assert_eq!(Request::read(request.line().trim_end()), Some(request));
+        }
+        for refusal in [Refusal::Over, Refusal::Full] {
+            assert_eq!(Refusal::read(refusal.line().as_bytes()), Some(refusal));
+            assert_eq!(Report::read(refusal.line().trim_end()), None);
         }
         for report in
             [Report::Held, Report::Until(Moment::from_nanos(7)), Report::Lost("it was broken".to_owned())]
         {
             assert_eq!(Report::read(report.line().trim_end()), Some(report));
         }
-        for nonsense in ["", "released", "until", "until x", "follow", "held 1"] {
+        for nonsense in ["", "released", "until", "until x", "follow", "follow a b", "held 1"] {
             assert_eq!((Request::read(nonsense), Report::read(nonsense)), (None, None), "{nonsense}");
         }
     }

@@ -51,7 +51,8 @@ pub(crate) fn scripts() -> Vec<Pid> {
 }
 
 /// Returns this process and the ancestors of which it is a copy. A shell forks for `$(…)`, for the members of a
-/// pipeline and for subshells; such a copy can be recognised by its command line, which is that of its parent.
+/// pipeline and for subshells; such a copy can be recognised by its command line, which is that of its parent. A shell
+/// that was started with the same command line as another program is recognised by the address of its stack.
 fn with_copies(all: &[processes::Process], pid: Pid) -> Vec<Pid> {
     let mut copies = vec![pid];
     let mut script = pid;
@@ -62,7 +63,10 @@ fn with_copies(all: &[processes::Process], pid: Pid) -> Vec<Pid> {
         let has_same_command = command(script).is_some_and(|one| command(parent) == Some(one));
         // A program that may not be read has none that is known. Too long is better than too short.
         let differs = |(one, other): (Option<_>, Option<_>)| one.is_some() && other.is_some() && one != other;
-        if !has_same_command || differs((program(script), program(parent))) {
+        let process = |pid| all.iter().find(|process| process.pid == pid);
+        let is_no_fork =
+            process(script).zip(process(parent)).is_some_and(|(one, other)| one.is_no_fork_of(other));
+        if !has_same_command || is_no_fork || differs((program(script), program(parent))) {
             break;
         }
         copies.push(parent);
@@ -148,6 +152,11 @@ impl Caller {
     /// Returns the ids of all of them, for those that guess which lock is meant.
     pub(crate) fn processes(&self) -> Vec<Pid> {
         self.copies.iter().map(|(copy, _)| copy.pid).chain([self.identity().0]).collect()
+    }
+
+    /// Returns all of them that live, such that none is mistaken for a later process.
+    pub(crate) fn identities(&self) -> Vec<Identity> {
+        self.copies().into_iter().chain(Identity::of(self.identity().0)).collect()
     }
 
     /// Returns its copies.

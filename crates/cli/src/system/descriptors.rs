@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A descriptor that was open when this process was started. This process now owns the only copy of it.
 #[derive(Clone, Debug)]
@@ -73,6 +74,18 @@ pub(crate) fn close_inherited() {
             let _ = nix::unistd::close(number);
         }
     }
+}
+
+/// Lets this process open as many descriptors as it may.
+pub(crate) fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Returns the number of descriptors that this process can have open.
+pub(crate) fn limit() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// Makes the descriptors such that the next program inherits them.

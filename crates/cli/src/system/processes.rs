@@ -20,6 +20,9 @@ pub(crate) struct Process {
     name: String,
     /// The time of its start, in ticks of the kernel since the boot.
     began: u64,
+    /// The address of its stack: a fork has that of its parent, and a new program another one. Zero if this process may
+    /// not see it.
+    stack: u64,
 }
 
 /// A process, which is not mistaken for a later one that has the same id.
@@ -40,14 +43,21 @@ impl Process {
         // process may not see.
         let id = |text: &str| text.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
         let (parent, group) = (fields.next().and_then(id), fields.next().and_then(id));
-        let began = fields.nth(BETWEEN_GROUP_AND_START).and_then(|ticks| ticks.parse().ok());
-        let (pid, began) = (id(pid)?, began.unwrap_or_default());
-        Some(Process { pid, parent, group, is_over, name: name.to_owned(), began })
+        let mut after = |skipped| fields.nth(skipped).and_then(|number| number.trim_end().parse().ok());
+        let began = after(BETWEEN_GROUP_AND_START).unwrap_or_default();
+        let stack = after(BETWEEN_START_AND_STACK).unwrap_or_default();
+        Some(Process { pid: id(pid)?, parent, group, is_over, name: name.to_owned(), began, stack })
     }
 
     /// Returns what distinguishes it from every other process since the boot.
     pub(crate) fn identity(&self) -> Identity {
         Identity { pid: self.pid, began: self.began }
+    }
+
+    /// Returns `true` if one of the two was certainly started as a program of its own since they were the same
+    /// process. Without random addresses of stacks nothing is certain.
+    pub(crate) fn is_no_fork_of(&self, other: &Process) -> bool {
+        self.stack != 0 && other.stack != 0 && self.stack != other.stack
     }
 
     /// Returns `true` if it has this name.
@@ -106,6 +116,12 @@ pub(crate) fn ancestors(all: &[Process], pid: Pid) -> Vec<Pid> {
     line
 }
 
+/// Returns a process and those that it descends from, among `all`.
+pub(crate) fn lineage(all: &[Process], pid: Pid) -> Vec<Identity> {
+    let line: Vec<Pid> = std::iter::once(pid).chain(ancestors(all, pid)).collect();
+    all.iter().filter(|process| line.contains(&process.pid)).map(Process::identity).collect()
+}
+
 /// Finds the living processes that descend from `pid`, among `all`.
 pub(crate) fn descendants(all: &[Process], pid: Pid) -> Vec<Pid> {
     let mut found = vec![pid];
@@ -122,6 +138,10 @@ pub(crate) fn descendants(all: &[Process], pid: Pid) -> Vec<Pid> {
 
 /// The number of fields between the group and the time of the start.
 const BETWEEN_GROUP_AND_START: usize = 16;
+/// The number of fields between the time of the start and the address of the stack.
+const BETWEEN_START_AND_STACK: usize = 5;
+/// The name of a process that keeps the lock of a section.
+pub(crate) const KEEPER_NAME: &str = "lh-keeper";
 
 #[cfg(test)]
 mod tests {
@@ -155,6 +175,23 @@ mod tests {
         for nonsense in ["", "12", "12.", ".3", "0.3", "-1.3", "x.3"] {
             assert!(nonsense.parse::<Identity>().is_err(), "{nonsense}");
         }
+    }
+
+    #[test]
+    fn stack_tells_a_new_program_from_a_fork() {
+        let of = |stack| {
+            let stat = format!("12 (a b) S 7 9 9 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 345 99 1 2 3 4 {stack} 6 7");
+            Process::read(&stat).unwrap()
+        };
+        assert_eq!((of(77).stack, of(77).began), (77, 345));
+        assert!(of(77).is_no_fork_of(&of(78)));
+        for (one, other) in [(77, 77), (0, 77), (77, 0)] {
+            assert!(!of(one).is_no_fork_of(&of(other)));
+        }
+        let own = Identity::of(rustix::process::getpid()).unwrap();
+        let all = all();
+        let own = all.iter().find(|process| process.identity() == own).unwrap();
+        assert_ne!(own.stack, 0, "a process sees its own");
     }
 
     #[test]

@@ -3,16 +3,84 @@
 //! Ground rules: it has a name and no file, so nothing is left behind when its process is killed. The name is no
 //! secret, and any process of the machine may connect: both sides check that the other one is a process of the same
 //! user, or of root, before they read. A flood of connections may fill the backlog, so no connect waits in the kernel.
+//! Names belong to a network namespace: in another one nothing can be said about the process, least of all that it
+//! has ended.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold::SystemClock;
 use leasehold::backend::Clock;
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
+
+/// The place where a process is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The name of its socket.
+    name: String,
+    /// The user of the process.
+    user: u32,
+    /// The network namespace of the process; zero if that is not known.
+    network: u64,
+}
+
+impl Place {
+    /// Returns the place where this process, or another one like it, listens under a name.
+    pub(crate) fn here(name: String) -> Place {
+        Place { name, user: geteuid().as_raw(), network: network() }
+    }
+
+    /// Checks that the name means the same to this process as to the one that listens.
+    fn reachable(&self) -> io::Result<()> {
+        let own = network();
+        match self.network == 0 || own == 0 || self.network == own {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::NetworkUnreachable, ELSEWHERE)),
+        }
+    }
+
+    /// Returns the connection if the other side may be trusted.
+    fn trusted(&self, stream: UnixStream) -> io::Result<UnixStream> {
+        let is_own = self.user == geteuid().as_raw();
+        trusted(stream).map_err(|error| match error.kind() {
+            // The process has ended, and somebody else has taken its name.
+            io::ErrorKind::PermissionDenied if is_own => io::ErrorKind::ConnectionRefused.into(),
+            _ => error,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.name, self.user, self.network)
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Place, ()> {
+        let mut parts = text.split('-');
+        let (Some(name), Some(user), Some(network), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(());
+        };
+        let (user, network) = (user.parse().map_err(drop)?, network.parse().map_err(drop)?);
+        is_drawn(name).then(|| Place { name: name.to_owned(), user, network }).ok_or(())
+    }
+}
+
+/// Returns the network namespace of this process; zero if that is not known.
+fn network() -> u64 {
+    std::fs::metadata("/proc/self/ns/net").map(|found| found.ino()).unwrap_or_default()
+}
 
 /// Draws the name of a new socket.
 pub(crate) fn draw() -> String {
@@ -22,7 +90,7 @@ pub(crate) fn draw() -> String {
 }
 
 /// Returns `true` if the text may be such a name.
-pub(crate) fn is_drawn(text: &str) -> bool {
+fn is_drawn(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -34,29 +102,39 @@ pub(crate) fn listen(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind(address(name)?)
 }
 
-/// Connects to the process that listens under a name. If its backlog is full, this tries again for a while.
+/// Connects to the process at a place. If its backlog is full, this tries again for a while.
 ///
 /// # Errors
-/// There is none, or it is one of another user. `WouldBlock`, if the backlog stayed full.
-pub(crate) async fn connect(name: &str) -> io::Result<UnixStream> {
+/// There is none; it is of another user, or in another network namespace. `WouldBlock`, if the backlog stayed full.
+pub(crate) async fn connect(place: &Place) -> io::Result<UnixStream> {
+    place.reachable()?;
     let end = SystemClock.now().after(CONNECT_LIMIT);
     loop {
-        match UnixStream::connect(address(name)?).await {
+        match UnixStream::connect(address(&place.name)?).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && SystemClock.now() < end => {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
-            connected => return trusted(connected?),
+            connected => return place.trusted(connected?),
         }
     }
 }
 
-/// Returns `true` if a process listens under a name.
-pub(crate) async fn is_listening(name: &str) -> bool {
-    let Ok(address) = address(name) else { return false };
-    match UnixStream::connect(address).await {
-        Ok(stream) => trusted(stream).is_ok(),
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+/// Returns `false` if certainly no process listens at a place.
+pub(crate) async fn may_listen(place: &Place) -> bool {
+    let Ok(address) = address(&place.name) else { return false };
+    if place.reachable().is_err() {
+        return true;
     }
+    match UnixStream::connect(address).await.and_then(|stream| place.trusted(stream)) {
+        Ok(_) => true,
+        Err(error) => !is_gone(&error),
+    }
+}
+
+/// Returns `true` if nothing listens any more, or ended before its answer.
+pub(crate) fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | BrokenPipe | NotFound | UnexpectedEof)
 }
 
 /// Returns the connection if the other side may be trusted.
@@ -67,7 +145,7 @@ pub(crate) fn trusted(stream: UnixStream) -> io::Result<UnixStream> {
     let other = stream.peer_cred()?.uid();
     match other == geteuid().as_raw() || other == 0 {
         true => Ok(stream),
-        false => Err(io::ErrorKind::PermissionDenied.into()),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user")),
     }
 }
 
@@ -148,6 +226,7 @@ fn address(_: &str) -> io::Result<String> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
+const ELSEWHERE: &str = "it is in another network namespace, and can be reached only from there";
 /// The time for which a full backlog is tried again.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_PAUSE: Duration = Duration::from_millis(2);
@@ -161,6 +240,28 @@ mod tests {
         let (one, other) = (draw(), draw());
         assert!(is_drawn(&one) && is_drawn(&other) && one != other);
         assert!(!is_drawn("") && !is_drawn(&one[1..]) && !is_drawn(&one.replace(|_| true, "/")));
+    }
+
+    #[test]
+    fn text_of_a_place_reads_back() {
+        let place = Place::here(draw());
+        assert_eq!(place.to_string().parse(), Ok(place.clone()));
+        let name = &place.name;
+        for nonsense in [name.clone(), format!("{name}-1"), format!("{name}-1-2-3"), format!("{name}-x-1")] {
+            assert!(nonsense.parse::<Place>().is_err(), "{nonsense}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn place_in_another_network_is_never_said_to_be_empty() {
+        let place = Place { network: network() + 1, ..Place::here(draw()) };
+        assert!(may_listen(&place).await);
+        let error = connect(&place).await.unwrap_err();
+        assert!(!is_gone(&error), "{error}");
+        // Where it is not known, the name decides.
+        let unknown = Place { network: 0, ..place };
+        assert!(!may_listen(&unknown).await && is_gone(&connect(&unknown).await.unwrap_err()));
     }
 
     #[cfg(target_os = "linux")]
@@ -187,20 +288,21 @@ mod tests {
     #[tokio::test]
     async fn full_backlog_blocks_no_connect() {
         let name = draw();
-        assert!(!is_listening(&name).await);
+        let place = Place::here(name.clone());
+        assert!(!may_listen(&place).await);
         let listener = listen(&name).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let mut flood = Vec::new();
         while let Ok(stream) = UnixStream::connect(address(&name).unwrap()).await {
             flood.push(stream);
         }
-        assert!(is_listening(&name).await);
+        assert!(may_listen(&place).await);
         let accept = async {
             // The place of one that is accepted is free for another.
             tokio::time::sleep(Duration::from_millis(50)).await;
             drop(listener.accept().await.unwrap());
         };
-        let (connected, ()) = tokio::join!(connect(&name), accept);
+        let (connected, ()) = tokio::join!(connect(&place), accept);
         connected.unwrap();
     }
 }

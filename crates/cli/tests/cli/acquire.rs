@@ -333,6 +333,21 @@ fn json_has_what_another_language_needs() {
     assert_eq!(json["locks"][0]["fence"].as_str().unwrap().len(), 20);
     assert!(json["keeper"].as_str().unwrap().ends_with("=a"));
     assert_eq!(code, "0\n");
+    assert_eq!(json["variables"]["LEASEHOLD_KEEPER"], json["keeper"]);
+    assert_eq!(json["variables"]["LEASEHOLD_NAME"], "a");
+    assert_eq!(json["variables"]["LEASEHOLD_FENCE"], json["locks"][0]["fence"]);
+    // With all of them, a nested run does not wait for its own section.
+    let nested = "leasehold run --no-wait job -- echo nested; leasehold release; echo code $?";
+    let begin = "leasehold acquire --json job; read -r all; eval \"$all\"";
+    let mut running = self::script(&sandbox, &format!("{begin}; {nested}"));
+    let json: Value = serde_json::from_str(&running.line_with("variables")).unwrap();
+    let set = json["variables"].as_object().unwrap().iter().map(|(name, value)| match value.as_str() {
+        Some(value) => format!("export {name}='{value}'; "),
+        None => format!("unset {name}; "),
+    });
+    running.type_in(&format!("{}\n", set.collect::<String>()));
+    running.line_with("nested");
+    running.line_with("code 0");
 }
 
 #[test]

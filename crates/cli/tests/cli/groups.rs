@@ -237,6 +237,20 @@ fn children_from_before_are_not_waited_for() {
 }
 
 #[test]
+fn loss_does_not_kill_keepers_below_the_command() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let script = "trap '' TERM; lock=$(leasehold acquire --ttl 1h b) || exit; eval \"$lock\"; echo held; \
+                  while :; do sleep 0.1; done";
+    let running = sandbox.start(&["--same-group", "--grace", "300ms", "a"], script);
+    running.line_with("held");
+    sandbox.end(&["break", "--yes", "a"]).expect(0);
+    running.end().expect(76);
+    // Not after an hour.
+    sandbox.run(&["--wait", "30s", "b"], "true").expect(0);
+}
+
+#[test]
 fn children_from_before_survive_a_loss_and_get_no_signal() {
     let sandbox = Sandbox::new();
     for (group, inner) in [

@@ -24,6 +24,7 @@ mod exits;
 mod fence;
 mod groups;
 mod inspect;
+mod keepers;
 mod killed;
 mod kinds;
 mod log;

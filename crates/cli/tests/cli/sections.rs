@@ -318,9 +318,9 @@ fn keeper_is_shown_by_its_name() {
 }
 
 /// The address of a keeper, as every process of the machine can find it.
-fn address_of_keeper(running: &Started) -> String {
+pub(crate) fn address_of_keeper(running: &Started) -> String {
     let line = running.line_with("keeper ");
-    let socket = line.strip_prefix("keeper ").unwrap().split('.').next().unwrap();
+    let socket = line.strip_prefix("keeper ").unwrap().split('-').next().unwrap();
     format!("leasehold-keeper-{socket}")
 }
 

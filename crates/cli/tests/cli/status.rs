@@ -212,9 +212,12 @@ fn candidate_reports_each_term() {
     candidate.line_with("leads");
     sandbox.end(&["break", "--yes", "job"]).expect(0);
     candidate.line_with("leads");
-    let text = std::fs::read_to_string(sandbox.path("status")).unwrap();
-    let events = events(&text);
-    assert_eq!(words(&events), ["waiting", "granted", "lost", "waiting", "granted"], "{text}");
+    // What is written does not delay the command.
+    eventually(|| {
+        let text = std::fs::read_to_string(sandbox.path("status")).unwrap();
+        let is_all = words(&events(&text)) == ["waiting", "granted", "lost", "waiting", "granted"];
+        is_all.then_some(()).ok_or(text)
+    });
     candidate.signal(Signal::TERM);
 }
 
@@ -239,6 +242,45 @@ fn link_of_another_user_is_not_followed_and_ones_own_is() {
         assert_eq!(ended.says("is a link of the user 65534").out, "");
     }
     assert_eq!(std::fs::read_to_string(sandbox.path("mine")).unwrap(), "mine");
+}
+
+#[test]
+fn file_that_cannot_be_replaced_is_refused_before_the_lock() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be another user");
+    }
+    let as_other = "exec setpriv --reuid 65534 --regid 65534 --clear-groups leasehold";
+    let sandbox = Sandbox::new();
+    // Like the folder of temporary files: all may write, and each may replace only what is its own.
+    let mode = |name: &str, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(sandbox.path(name), mode).unwrap();
+    };
+    mode("", 0o1777);
+    if Started::new(sandbox.sh(&format!("{as_other} --version"))).end().status.code() != Some(0) {
+        return eprintln!("skipped: another user cannot run this program");
+    }
+    std::fs::write(sandbox.path("status"), "{\"event\":\"granted\"}\n").unwrap();
+    mode("status", 0o666);
+    let script = format!("{as_other} run --status-file status job -- echo never");
+    let ended = Started::new(sandbox.sh(&script)).end().expect(74).says("status file status");
+    assert_eq!(ended.out, "");
+    let left = std::fs::read_dir(sandbox.dir.path()).unwrap().flatten();
+    let left: Vec<_> = left.map(|file| file.file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.ends_with(".new")), "{left:?}");
+}
+
+#[test]
+fn file_has_the_state_of_this_process_from_the_beginning() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["job"]);
+    std::fs::write(sandbox.path("status"), "{\"event\":\"granted\"}\n").unwrap();
+    let waiter = sandbox.start(&["--status-file", "status", "job"], "true");
+    sandbox.wait_for_line("job", 1, 1);
+    let state = &events(&std::fs::read_to_string(sandbox.path("status")).unwrap())[0];
+    assert_eq!((&state["event"], &state["pid"]), (&"waiting".into(), &waiter.pid().as_raw_pid().into()));
+    holder.end().expect(0);
+    waiter.end().expect(0);
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(super) async fn look(
     state.holds.look(&id, &arrival).await.map(Json)
 }
 
-/// `GET /v1/holds/{id}/events`: a stream that keeps the lock while it is open.
+/// `GET /v1/holds/{id}/events`: a stream, which counts as a sign of life until the client's time is used up.
 pub(super) async fn events(
     Shared(state): Shared<Arc<State>>,
     Extension(arrival): Extension<Arrival>,
