@@ -57,7 +57,10 @@ fn rising<'h>(
         // Equal ones have been found already.
         let is_higher =
             |before: Option<usize>| before.map(|before| grants[before]).filter(|(low, _)| fence < low);
-        let (found, how) = match (is_higher(by_request[place]), is_higher(by_hold[place])) {
+        // Such a grant is that of a claim which its process holds beside others, and has its fence from before.
+        let is_passed_on = grant.mode != Mode::Exclusive && fence.sub > 0;
+        let by_request = if is_passed_on { None } else { is_higher(by_request[place]) };
+        let (found, how) = match (by_request, is_higher(by_hold[place])) {
             (Some(earlier), _) => (earlier, "was asked for later"),
             (None, Some(earlier)) => (earlier, "held later"),
             (None, None) => continue,

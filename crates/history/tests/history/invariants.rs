@@ -47,6 +47,17 @@ fn i2_fences_rise_over_completed_grants() {
     story(5).breaks(&[Invariant::I2]);
 }
 
+/// A process can pass a shared claim on while another one has a later claim.
+#[test]
+fn i2_a_shared_claim_that_is_handed_on_has_its_fence_from_before() {
+    let story = |fence| {
+        let story = Story::new().in_mode(Mode::Shared).ask(1, 1).got(2, 1, "a", 5, 1_000);
+        story.ask(3, 2).got(4, 2, "b", 6, 1_000).ask(5, 1).got(6, 1, "c", fence, 1_000)
+    };
+    story(5).handed_on().is_clean();
+    story(4).breaks(&[Invariant::I2]);
+}
+
 #[test]
 fn i2_fences_rise_in_the_order_of_exclusive_grants() {
     // Both ask at the same time; who holds later has the greater fence.

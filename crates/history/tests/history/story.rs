@@ -97,6 +97,14 @@ impl Story {
         self.event(millis, process, Stage::Ok, Operation::Acquire, values)
     }
 
+    /// Makes the last grant one of a claim that its process had already.
+    pub(crate) fn handed_on(mut self) -> Story {
+        if let Some(fence) = self.events.last_mut().and_then(|last| last.values.fence.as_mut()) {
+            fence.sub = 1;
+        }
+        self
+    }
+
     pub(crate) fn busy(self, millis: u64, process: u64) -> Story {
         self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default()).last_error("busy")
     }
