@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 
+use super::explained::remains;
 use crate::seen::Seen;
 use crate::{CellOutcome, Expected, Fault, Record, Results, Store, existing, expected};
 
@@ -31,7 +32,8 @@ impl Summary {
     fn of(store: Store, fault: Fault, results: &Results) -> Summary {
         let all: Vec<&Record> =
             results.of(store, fault).filter(|record| record.outcome != CellOutcome::NotRun).collect();
-        let (older, counted) = all.split_at(begin_of_newest(&all));
+        let begin = if remains(store, fault) { 0 } else { begin_of_newest(&all) };
+        let (older, counted) = all.split_at(begin);
         let mut summary = Summary {
             store,
             fault,
@@ -184,6 +186,19 @@ mod tests {
         // Neither does the older code again.
         let back = [run(Held, "aaaa", 1), run(Late, "bbbb", 1), run(Held, "aaaa", 1), run(Held, "bbbb", 1)];
         assert_eq!(summary(&back).outcome, Some(Late));
+    }
+
+    #[test]
+    fn a_failure_that_the_store_still_has_is_not_superseded_by_luck() {
+        let of = |outcome, code: &str| Record {
+            code: code.to_owned(),
+            ..record(Store::MariaDbGetLock, 11, outcome, outcome == Held)
+        };
+        let lines =
+            [of(CellOutcome::Timing, ""), of(Held, "aaaa")].map(|run| serde_json::to_string(&run).unwrap());
+        let results = Results::parse(&lines.join("\n")).unwrap();
+        let summary = Summary::of(Store::MariaDbGetLock, Fault::number(11), &results);
+        assert_eq!((summary.expected, summary.word().as_str()), (false, "**timing broken, 2**"));
     }
 
     #[test]
