@@ -20,11 +20,16 @@ fn address(running: &Started) -> SocketAddr {
 fn run_inside_a_nested_run_is_let_in_while_the_release_waits() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
-        let inner = "echo inside; until [ -e go ]; do sleep 0.02; done; \
+        let inner = "touch begun; echo inside; until [ -e go ]; do sleep 0.02; done; \
                      leasehold run job -- echo step; echo code $?";
+        // A release that comes before the nested run waits for nothing.
+        let begun = "until [ -e begun ]; do sleep 0.02; done";
         for end in ["exit 0", "leasehold release job; echo released $?"] {
-            drop(std::fs::remove_file(sandbox.path("go")));
-            let running = script(&sandbox, &format!("{BEGIN}; leasehold run job -- sh -c '{inner}' & {end}"));
+            for file in ["go", "begun"] {
+                drop(std::fs::remove_file(sandbox.path(file)));
+            }
+            let nested = format!("leasehold run job -- sh -c '{inner}' &");
+            let running = script(&sandbox, &format!("{BEGIN}; {nested} {begun}; {end}"));
             running.line_with("inside");
             // The keeper waits for the nested run.
             sandbox.run(&["--wait", "1s", "job"], "true").expect(75);
