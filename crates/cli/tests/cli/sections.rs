@@ -67,9 +67,10 @@ fn inner_section_and_its_nested_run_follow_the_outer_one() {
     running.line_with("inside");
     sandbox.end(&["break", "--yes", "job"]).expect(0);
     running.line_with("terminated");
-    running.line_with("inner got");
-    running.line_with("inner code 76");
     running.line_with("release 76");
+    // The signal may come before the end of the nested run, or after it.
+    let out = running.end().out;
+    assert!(out.contains("inner got") && out.contains("inner code 76"), "{out}");
 }
 
 #[test]
