@@ -127,7 +127,7 @@ impl Servers {
         Ok(Servers::MariaDb { primary: Box::new(primary), replica })
     }
 
-    /// Returns the addresses that clients begin at, in the order of [`Servers::url_at`].
+    /// Returns the addresses that clients begin at, in the order of `Servers::url_at`.
     pub fn entrances(&self) -> Vec<SocketAddr> {
         match self {
             Servers::Embedded(_) | Servers::Sentinel(_) | Servers::Cluster(_) => Vec::new(),
