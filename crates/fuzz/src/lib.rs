@@ -4,7 +4,7 @@
 //! A target is a function of bytes that a parser has to survive: it panics where a property is broken, and
 //! returns what kind of input it saw. Inputs are valid ones that the target names, changed in a few places:
 //! bits, ranges, lines, numbers, words of the protocol, parts of other inputs. An input of a kind that was not
-//! seen before joins those that are changed, so that the search goes on from it.
+//! seen before joins those that are changed, so that the search continues from it.
 //!
 //! As an ordinary test a target tries the kept inputs, then a fixed number of others from a fixed seed, so that
 //! it passes or fails the same everywhere. With [`SECONDS`] set it searches for so long from a seed of the
@@ -25,6 +25,7 @@ mod changes;
 mod corpus;
 mod memory;
 mod random;
+mod url;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 use changes::changed;
 use corpus::Corpus;
 use random::Random;
+pub use url::kind_of_url;
 
 /// The variable that lets targets search for so many seconds.
 pub const SECONDS: &str = "LEASEHOLD_FUZZ_SECONDS";
@@ -91,7 +93,7 @@ impl Target {
     /// input that it saw.
     ///
     /// # Panics
-    /// Where `check` does, with the input; and when one input makes the process use [`MEMORY`] more bytes.
+    /// If `check` does, with the input; and if one input makes the process use [`MEMORY`] more bytes.
     pub fn run<K: Into<String>>(self, check: impl Fn(&[u8]) -> K) {
         let check = |input: &[u8]| check(input).into();
         let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok()).map(Duration::from_secs);
@@ -107,11 +109,11 @@ impl Target {
         let mut random = Random::new(seed);
         let begin = Instant::now();
         let mut tried = 0_u64;
-        let goes_on = |tried: u64| match seconds {
+        let continues = |tried: u64| match seconds {
             None => tried < self.cases,
             Some(limit) => begin.elapsed() < limit,
         };
-        while goes_on(tried) {
+        while continues(tried) {
             tried += 1;
             let input = changed(&mut random, &pool, &self.words);
             if kinds.insert(self.try_one(&check, &input)) && pool.len() < MOST_INPUTS {
