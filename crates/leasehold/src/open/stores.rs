@@ -49,6 +49,13 @@ pub(super) trait Store: Sync {
 /// A function that is called with what a sweep has done so far.
 pub(super) type Progress<'a> = &'a (dyn Fn(SweepReport) + Send + Sync);
 
+/// Returns the report of a sweep of rows.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+fn of_rows(swept: leasehold_backend::cell::SweepReport) -> SweepReport {
+    let leasehold_backend::cell::SweepReport { seen, emptied, removed } = swept;
+    SweepReport { seen, emptied, removed }
+}
+
 /// Returns the part of a URL before its colon.
 pub(super) fn scheme_of(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()
@@ -205,12 +212,8 @@ impl Store for Sqlite {
         progress: Progress<'_>,
     ) -> Result<SweepReport, Failure> {
         let config = leasehold_sqlite::SqliteConfig::parse(url)?;
-        let report = |swept| {
-            let leasehold_sqlite::SweepReport { seen, emptied, removed } = swept;
-            SweepReport { seen, emptied, removed }
-        };
-        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
-        Ok(report(leasehold_sqlite::sweep_under(config, clock, prefix, unused_for, step).await?))
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(of_rows(swept)));
+        Ok(of_rows(leasehold_sqlite::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }
 
@@ -238,12 +241,8 @@ impl Store for Postgres {
         progress: Progress<'_>,
     ) -> Result<SweepReport, Failure> {
         let config = leasehold_postgres::PostgresConfig::parse(url)?;
-        let report = |swept| {
-            let leasehold_postgres::SweepReport { seen, emptied, removed } = swept;
-            SweepReport { seen, emptied, removed }
-        };
-        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
-        Ok(report(leasehold_postgres::sweep_under(config, clock, prefix, unused_for, step).await?))
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(of_rows(swept)));
+        Ok(of_rows(leasehold_postgres::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }
 
@@ -271,11 +270,7 @@ impl Store for MySql {
         progress: Progress<'_>,
     ) -> Result<SweepReport, Failure> {
         let config = leasehold_mysql::MySqlConfig::parse(url)?;
-        let report = |swept| {
-            let leasehold_mysql::SweepReport { seen, emptied, removed } = swept;
-            SweepReport { seen, emptied, removed }
-        };
-        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
-        Ok(report(leasehold_mysql::sweep_under(config, clock, prefix, unused_for, step).await?))
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(of_rows(swept)));
+        Ok(of_rows(leasehold_mysql::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }
