@@ -14,6 +14,8 @@ use leasehold_history::{Checker, Invariant, Verdict};
 use leasehold_torture::{Plan, Program, Rig};
 
 const TTL: Duration = Duration::from_millis(600);
+/// Longer than workers take for anything, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The trouble that an operator or the machine makes meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +52,18 @@ async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan
         }
     }
     locks.close(TTL).await;
+    judged(rig, &format!("{defect} under {trouble:?}")).await
+}
+
+/// Ends a recording, and judges it.
+async fn judged(rig: Rig, what: &str) -> Verdict {
     let history = rig.finish().await.unwrap();
     let mut checker = Checker::new();
     // An honest client of this store polls twice a second, and a busy machine delays it.
     (checker.recovery, checker.overstay, checker.lateness) =
         (TTL * 3, Duration::from_secs(5), Duration::from_secs(1));
     let verdict = checker.check(&history);
-    println!("{defect} under {trouble:?}: {:?} of {:?}", broken(&verdict), verdict.counts);
+    println!("{what}: {:?} of {:?}", broken(&verdict), verdict.counts);
     verdict
 }
 
@@ -129,4 +136,66 @@ async fn validity_that_is_counted_from_later_is_found() {
 async fn a_release_that_is_not_sent_is_found() {
     let verdict = verdict(Defect::ForgetsReleases, Trouble::Nothing, |plan| plan.ttl = TTL * 8).await;
     assert!(!verdict.is_clean(), "{:?}", verdict.counts);
+}
+
+/// The resource's own control: without its check of fences, a paused holder overwrites what another one wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_that_checks_no_fence_is_found() {
+    let folder = leasehold_testkit::Directory::create_in_memory("mutants").unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let mut plan = Plan::new(&url);
+    plan.locks = Plan::mutexes(1);
+    (plan.processes, plan.tasks, plan.rate) = (2, 1, 0);
+    (plan.ttl, plan.limit, plan.hold) = (TTL, TTL * 20, TTL * 8);
+    plan.fenced = false;
+    plan.program =
+        Program::new(env!("CARGO_BIN_EXE_campaign"), ["broken-worker".to_owned(), Defect::None.to_string()]);
+    let mut rig = Rig::start(plan).await.unwrap();
+    let locks = Client::open(&url).await.unwrap();
+    let pausing = tokio::time::timeout(LIMIT, pause_in_an_update(&mut rig, &locks));
+    let victim = pausing.await.expect("a worker in the middle of an update");
+    // The other worker is granted the lock after the lease, and reads what the first one is about to overwrite.
+    let before = rig.progress();
+    until(|| rig.progress().reads > before.reads).await;
+    rig.resume(victim).unwrap();
+    until(|| rig.progress().writes > before.writes + 1).await;
+    locks.close(TTL).await;
+    let verdict = judged(rig, "without fences").await;
+    let broken = broken(&verdict);
+    assert!(broken.contains("I1") && broken.contains("I3"), "{broken:?}");
+    assert!(!broken.contains("I4"), "the lock itself is innocent: {broken:?}");
+}
+
+/// Stops a worker between its read and its write. With one lock there is such a worker while there was one read more
+/// than there were writes; one that has written before it is stopped continues, and the next one is tried.
+async fn pause_in_an_update(rig: &mut Rig, locks: &Client) -> usize {
+    let name = format!("{}mutex-1", rig.prefix());
+    loop {
+        until(|| rig.progress().reads > rig.progress().writes).await;
+        let holders = locks.inspect(&name).await.unwrap().holders;
+        let of = |worker: &usize| {
+            let word = rig.process_id(*worker).map(|id| format!("pid={id}"));
+            holders
+                .iter()
+                .any(|holder| holder.note.as_str().split(' ').any(|part| Some(part) == word.as_deref()))
+        };
+        let Some(worker) = (0..rig.workers()).find(of) else { continue };
+        rig.pause(worker).unwrap();
+        let progress = rig.progress();
+        let still_holds =
+            locks.inspect(&name).await.unwrap().holders.iter().any(|now| now.id == holders[0].id);
+        if still_holds && progress.reads == progress.writes + 1 {
+            return worker;
+        }
+        rig.resume(worker).unwrap();
+    }
+}
+
+/// Waits for a condition that a worker brings about.
+async fn until(is_so: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LIMIT, "the workers do nothing");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -35,7 +35,8 @@ pub struct Plan {
     pub rate: u32,
     /// The seed of everything that is drawn.
     pub seed: u64,
-    /// `true` if the register checks fences. `false` is for tests that show that it matters.
+    /// `true` if the register checks fences. `false` is for tests that show that it matters: then no holder looks
+    /// whether it still holds before it writes, either.
     pub fenced: bool,
     /// The program of a worker.
     #[serde(skip)]

@@ -19,6 +19,8 @@ pub struct Progress {
     pub grants: u64,
     /// Losses that holders saw.
     pub losses: u64,
+    /// Reads that the register answered.
+    pub reads: u64,
     /// Writes that the register accepted.
     pub writes: u64,
     /// Reads and writes that the register refused.
@@ -139,6 +141,7 @@ impl Tape {
                 }
             }
             (Operation::Lost, _) => progress.losses += 1,
+            (Operation::ServedRead, Stage::Ok) => progress.reads += 1,
             (Operation::ServedWrite, Stage::Ok) => progress.writes += 1,
             (Operation::ServedRead | Operation::ServedWrite, Stage::Fail) => progress.refusals += 1,
             _ => {}

@@ -152,7 +152,7 @@ impl Task {
             let read = self.request(held, None).await?;
             let Some(value) = read.value else { return Ok(()) };
             held.watch(wait).await?;
-            let is_careful = self.rng.bool();
+            let is_careful = self.rng.bool() && held.plan.fenced;
             if is_careful && held.guard.check().is_err() {
                 return held.notice();
             }

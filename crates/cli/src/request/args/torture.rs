@@ -55,10 +55,6 @@ pub(crate) struct TortureArgs {
     /// Print JSON instead: the report as one object
     #[arg(long)]
     pub(crate) json: bool,
-
-    /// Do not compare fences: shows what they are for, and that this command finds out
-    #[arg(long, hide = true)]
-    pub(crate) unfenced: bool,
 }
 
 /// The kinds of faults that are wanted.
@@ -74,7 +70,6 @@ impl TortureArgs {
         plan.ttl = self.ttl;
         plan.rate = self.rate;
         plan.seed = self.seed.unwrap_or_else(leasehold_torture::random_seed);
-        plan.fenced = !self.unfenced;
         plan.program = program;
         let mut torture = Torture::new(plan);
         torture.duration = self.duration;
