@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::suites::{self, Program};
 
-/// What the command line asks for.
+/// The arguments of the chore.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     seconds: u64,

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use crate::suites::{self, Program};
 use derive::{Mutant, mutants};
 
-/// What the command line asks for.
+/// The arguments of the chore.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The beginning of the names of files, for a part of them.
     file: Option<String>,
-    /// How many mutants are tried, spread over all; all without it.
+    /// The number of mutants that are tried, spread over all; all without it.
     limit: Option<usize>,
     list: bool,
 }

@@ -16,7 +16,7 @@ use crate::suites::{self, Program};
 use crate::versions::{self, SERVERS, Server, VERSIONS, Version};
 use results::{Outcome, Results};
 
-/// What the command line asks for.
+/// The arguments of the chore.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     subjects: Vec<Subject>,

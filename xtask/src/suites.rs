@@ -60,7 +60,7 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) folder: PathBuf,
     pub(crate) repeat: String,
-    /// How many of its tests run at a time, where that is not one a core.
+    /// The number of its tests that run at a time, where that is not one a core.
     pub(crate) width: Option<usize>,
 }
 

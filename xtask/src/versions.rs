@@ -10,7 +10,7 @@ mod unpack;
 
 use std::path::{Path, PathBuf};
 
-/// One kind of server, and how its tests are told which one to start.
+/// One kind of server, and the variable by which its tests find the one to start.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     /// Its name here, which begins the names of its versions.
@@ -199,7 +199,7 @@ const fn version(
     Version { name, server, programs, libraries }
 }
 
-/// What the command line asks for.
+/// The arguments of the chore.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     List,

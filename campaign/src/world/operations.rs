@@ -50,8 +50,8 @@ impl World {
             }
             // Those of replicas answer with an error.
             _ => {
-                let told = self.tell_redis(&["FLUSHALL"]).await;
-                Ok(Effect::new(format!("FLUSHALL of {told} servers"), before))
+                let wiped = self.tell_redis(&["FLUSHALL"]).await;
+                Ok(Effect::new(format!("FLUSHALL of {wiped} servers"), before))
             }
         }
     }

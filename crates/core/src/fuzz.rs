@@ -26,7 +26,7 @@ fn ledger() -> Ledger {
     Ledger::restore(entries, Fence::new(3, 8, 1))
 }
 
-/// Puts the header of a body in front of it, so that the search goes on behind the checksum.
+/// Puts the header of a body in front of it, so that the search continues behind the checksum.
 fn summed(magic: &str, body: &str) -> String {
     format!("{magic} {} {}\n{body}", body.len(), checksum(body.as_bytes()))
 }

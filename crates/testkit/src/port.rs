@@ -43,8 +43,7 @@ impl Port {
         Err(Error::failed(format!("no free port from {FIRST} to {LAST} on 127.0.0.1; end some servers")))
     }
 
-    /// Takes a port, and the one that lies [`BUS_DISTANCE`] above it: servers that cannot be told where their
-    /// second port is.
+    /// Takes a port, and the one that lies [`BUS_DISTANCE`] above it, for servers whose second port cannot be chosen.
     pub(crate) fn take_with_bus() -> Result<(Self, Self), Error> {
         for _ in 0..PAIR_ATTEMPTS {
             let port = Self::take()?;

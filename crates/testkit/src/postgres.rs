@@ -288,7 +288,7 @@ impl Programs {
         folders.pop().ok_or_else(missing)
     }
 
-    /// Returns one of the programs. The installed one stands in where a chosen version does not bring it.
+    /// Returns one of the programs. The installed one is used where a chosen version does not bring it.
     fn path(&self, name: &str) -> PathBuf {
         let own = self.folder.join(name);
         match own.exists() {

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_register_that_checks_nothing_loses_updates_and_is_found_out() {
+    async fn register_that_checks_nothing_is_found_out() {
         let (_folder, _server, mut client, recorder) = register(Checks::Nothing).await;
         for (fence, write) in [(5, None), (6, None), (6, Some(1)), (5, Some(1))] {
             client.ask(&ask(fence, write)).await.unwrap();

@@ -27,7 +27,7 @@ pub fn run() -> ExitCode {
     run_with(|url| Box::pin(Client::open(url)))
 }
 
-/// What opens the store of a worker by its URL.
+/// A function that opens the store of a worker by its URL.
 pub type Opener = for<'a> fn(&'a str) -> Pin<Box<dyn Future<Output = leasehold::Result<Client>> + Send + 'a>>;
 
 /// Runs a worker as [`run`] does, over clients that `opener` makes: a test of the checker opens such that are

@@ -20,7 +20,7 @@ pub(crate) struct Results {
 /// The findings of one version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// What the server says of itself.
+    /// The version that the server reports.
     pub(crate) says: String,
     /// The day, as `2026-11-25`.
     pub(crate) day: String,

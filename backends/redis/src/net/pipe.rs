@@ -135,6 +135,7 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let driver = &mut *self;
         loop {
+            // First, because a write that is not done yet must not keep replies from being read.
             let reads = driver.read(cx);
             if matches!(reads, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
@@ -144,7 +145,6 @@ impl Future for Driver {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // It may be woken for either, and a write that is not done yet must not keep replies from being read.
             let writes = driver.write(cx);
             if matches!(writes, Poll::Ready(Err(_))) {
                 return Poll::Ready(());

@@ -49,7 +49,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     async fn open(&self) -> Result<Self::Session, Failure>;
 
     /// Reads the present holders of the resource, in the order of grants. `None` if another client is about to
-    /// show one, see [`Session::show`]: it is asked again then. The last time, what is seen counts.
+    /// show one, see [`Session::show`]: it is called again then. In the last call, what is seen counts.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.

@@ -56,7 +56,7 @@ fn a_fence_that_falls_is_never_explained() {
 }
 
 #[test]
-fn a_grant_that_is_handed_on_after_the_store_forgot_it_is_the_stores() {
+fn forgotten_grant_that_is_handed_on_is_the_stores() {
     // Process 1 hands its grant to process 3, while process 2 is granted the lock; process 3 hears of it at the end.
     let story = |answer: &str| {
         let mut values = Values::default();

@@ -49,7 +49,7 @@ fn i2_fences_rise_over_completed_grants() {
 
 /// A process can pass a shared claim on while another one has a later claim.
 #[test]
-fn i2_a_shared_claim_that_is_handed_on_has_its_fence_from_before() {
+fn i2_shared_claim_that_is_handed_on_keeps_its_fence() {
     let story = |fence| {
         let story = Story::new().in_mode(Mode::Shared).ask(1, 1).got(2, 1, "a", 5, 1_000);
         story.ask(3, 2).got(4, 2, "b", 6, 1_000).ask(5, 1).got(6, 1, "c", fence, 1_000)
@@ -133,7 +133,7 @@ fn i3_an_acknowledged_increment_is_in_the_counter() {
 }
 
 #[test]
-fn i3_without_a_log_of_the_register_two_equal_increments_are_found() {
+fn i3_equal_increments_are_found_without_a_log() {
     let write = |story: Story, at, process, owner, val| {
         story.write(at, process, owner, 5 + process, val).wrote(
             at + 1,
@@ -388,7 +388,7 @@ fn i11_a_release_after_a_loss_is_an_error() {
 }
 
 #[test]
-fn i11_a_release_that_succeeds_after_the_validity_is_an_error_even_if_no_loss_was_seen() {
+fn i11_release_that_succeeds_after_the_validity_is_an_error() {
     let story =
         |at| Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).release(at, 1, "a").released(at + 1, 1, "a");
     story(1_010).is_clean();
@@ -440,7 +440,7 @@ fn linearizability_of_the_register() {
 }
 
 #[test]
-fn a_write_of_unknown_outcome_may_appear_later_and_never_after_a_higher_fence() {
+fn unknown_write_appears_never_after_a_higher_fence() {
     let story = |seen_by_c| {
         Story::new()
             .write(10, 1, "a", 5, 1)

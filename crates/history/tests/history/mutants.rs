@@ -127,7 +127,7 @@ fn m07_a_node_of_a_dying_session_is_adopted() {
 }
 
 #[test]
-fn m08_a_quorum_takes_the_greatest_fence_and_writes_nothing_back() {
+fn m08_quorum_writes_the_greatest_fence_nowhere() {
     let story = |second| Story::new().held(10, 20, 1, "a", 7).held(30, 40, 2, "b", second);
     story(8).is_clean();
     story(7).breaks(&[Invariant::I2]);

@@ -233,7 +233,7 @@ impl Story {
         self.add(millis, Event::new(stage, Operation::Residue).with(values))
     }
 
-    /// The recording goes on until then.
+    /// The recording continues until then.
     pub(crate) fn until(self, millis: u64) -> Story {
         self.add(millis, Event::new(Stage::Info, Operation::Drain))
     }

@@ -32,7 +32,7 @@ pub struct RedisSentinel {
     servers: Vec<Node>,
     sentinels: Vec<Node>,
     password: Option<String>,
-    /// `true` if the Sentinels cannot be told their periods.
+    /// `true` if the periods of the Sentinels cannot be set.
     is_old: bool,
 }
 

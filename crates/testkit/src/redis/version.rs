@@ -8,8 +8,8 @@ use crate::error::{Error, cannot};
 /// The first two numbers of a version; Valkey continued with 7.2.
 pub(super) type Version = (u32, u32);
 
-/// The first version that can be told the port of its cluster bus and takes ranges of slots, and whose Sentinel
-/// can be told its periods.
+/// The first version in which the port of the cluster bus can be chosen, that takes ranges of slots, and whose
+/// Sentinel has periods that can be set.
 pub(super) const BUS_PORT: Version = (7, 0);
 
 /// Asks a program which version it is.
