@@ -44,7 +44,7 @@ impl Run {
 }
 
 /// The outcome of one history.
-struct Told {
+struct Findings {
     outcome: Found,
     expected: bool,
     seen: Seen,
@@ -55,13 +55,13 @@ struct Told {
     note: String,
 }
 
-impl Told {
-    fn not_run(why: impl Into<String>) -> Told {
-        Told::without_history(Found::NotRun, true, why)
+impl Findings {
+    fn not_run(why: impl Into<String>) -> Findings {
+        Findings::without_history(Found::NotRun, true, why)
     }
 
-    fn without_history(outcome: Found, expected: bool, note: impl Into<String>) -> Told {
-        Told {
+    fn without_history(outcome: Found, expected: bool, note: impl Into<String>) -> Findings {
+        Findings {
             outcome,
             expected,
             seen: Seen::default(),
@@ -95,7 +95,7 @@ impl Cell {
     pub async fn run(&self, run: &Run) -> Record {
         let mut record = self.record(run);
         if let Some(why) = self.expected().reason().filter(|_| !self.expected().is_run()) {
-            record.fold(Told::not_run(why));
+            record.fold(Findings::not_run(why));
             return record;
         }
         if let Some(existing) = existing(self.store, self.fault) {
@@ -104,10 +104,10 @@ impl Cell {
             return record;
         }
         for number in 0..run.histories {
-            let told = history::tell(self, run, run.seed + number).await;
-            let goes_on = !matches!(told.outcome, Found::NotRun | Found::Failed | Found::Refused);
-            record.fold(told);
-            if !goes_on {
+            let findings = history::findings_of(self, run, run.seed + number).await;
+            let continues = !matches!(findings.outcome, Found::NotRun | Found::Failed | Found::Refused);
+            record.fold(findings);
+            if !continues {
                 break;
             }
         }
@@ -139,32 +139,32 @@ impl Cell {
 
 impl Record {
     /// Adds one history; the record says the worst of all.
-    fn fold(&mut self, told: Told) {
+    fn fold(&mut self, findings: Findings) {
         let is_first = self.histories == 0;
-        if !matches!(told.outcome, Found::NotRun | Found::Refused | Found::Failed) {
+        if !matches!(findings.outcome, Found::NotRun | Found::Refused | Found::Failed) {
             self.histories += 1;
         }
-        self.outcome = if is_first { told.outcome } else { self.outcome.worse(told.outcome) };
-        if self.note.is_empty() || self.expected && !told.expected {
-            self.note = told.note;
+        self.outcome = if is_first { findings.outcome } else { self.outcome.worse(findings.outcome) };
+        if self.note.is_empty() || self.expected && !findings.expected {
+            self.note = findings.note;
         }
-        self.expected &= told.expected;
-        self.faults += told.faults;
-        self.without_effect += told.without_effect;
-        if let Some(did) = told.did {
+        self.expected &= findings.expected;
+        self.faults += findings.faults;
+        self.without_effect += findings.without_effect;
+        if let Some(did) = findings.did {
             self.did.get_or_insert(Did { first: did.first, things: 0 }).things += did.things;
         }
-        self.seen.add(&told.seen);
-        if !told.version.is_empty() {
-            self.version = told.version;
+        self.seen.add(&findings.seen);
+        if !findings.version.is_empty() {
+            self.version = findings.version;
         }
     }
 }
 
 /// Judges what was seen of a history, with what keeps it from showing anything.
-fn told(expected: Expected, seen: Seen, gaps: &[String]) -> Told {
+fn judged(expected: Expected, seen: Seen, gaps: &[String]) -> Findings {
     let (outcome, is_expected) = judge(expected, &seen, gaps);
-    Told { seen, ..Told::without_history(outcome, is_expected, "") }
+    Findings { seen, ..Findings::without_history(outcome, is_expected, "") }
 }
 
 #[cfg(test)]
@@ -177,10 +177,10 @@ mod tests {
         let mut record = cell.record(&Run::of(5, Duration::from_secs(15)));
         let seen = Seen { grants: 10, ..Seen::default() };
         let did = Some(Did { first: "a worker is stopped".to_owned(), things: 2 });
-        let held = || Told { faults: 2, did: did.clone(), ..told(Expected::Holds, seen, &[]) };
-        record.fold(Told { version: "Redis 7".to_owned(), ..held() });
-        let broken = told(Expected::Holds, Seen { timing: 1, ..seen }, &[]);
-        record.fold(Told { faults: 3, note: "two at once".to_owned(), ..broken });
+        let held = || Findings { faults: 2, did: did.clone(), ..judged(Expected::Holds, seen, &[]) };
+        record.fold(Findings { version: "Redis 7".to_owned(), ..held() });
+        let broken = judged(Expected::Holds, Seen { timing: 1, ..seen }, &[]);
+        record.fold(Findings { faults: 3, note: "two at once".to_owned(), ..broken });
         record.fold(held());
         assert_eq!((record.outcome, record.expected, record.histories), (Found::Timing, false, 3));
         assert_eq!((record.faults, record.seen.grants), (7, 30));
@@ -192,7 +192,7 @@ mod tests {
     fn a_history_without_grants_is_no_success() {
         let mut record =
             Cell::new(Store::Redis, Fault::number(1)).record(&Run::of(5, Duration::from_secs(15)));
-        record.fold(told(Expected::Holds, Seen::default(), &["nothing was granted".to_owned()]));
+        record.fold(judged(Expected::Holds, Seen::default(), &["nothing was granted".to_owned()]));
         assert_eq!((record.outcome, record.expected, record.histories), (Found::NotJudged, false, 1));
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::Told;
+use super::Findings;
 use crate::Existing;
 use crate::results::Outcome as Found;
 
@@ -13,29 +13,31 @@ use crate::results::Outcome as Found;
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Runs the tests, of which at least one has to run and none may be skipped.
-pub(super) async fn run(existing: Existing) -> Told {
+pub(super) async fn run(existing: Existing) -> Findings {
     let command = existing.command();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut running = Command::new(cargo);
     running.args(command.split(' ').skip(1)).stdin(Stdio::null()).kill_on_drop(true);
     match tokio::time::timeout(LIMIT, running.output()).await {
-        Err(_) => Told::without_history(Found::Failed, false, format!("{command}: not over in {LIMIT:?}")),
-        Ok(Err(error)) => Told::not_run(format!("cargo cannot be started: {error}")),
+        Err(_) => {
+            Findings::without_history(Found::Failed, false, format!("{command}: not over in {LIMIT:?}"))
+        }
+        Ok(Err(error)) => Findings::not_run(format!("cargo cannot be started: {error}")),
         Ok(Ok(output)) => {
             let text = String::from_utf8_lossy(&output.stdout);
             let errors = String::from_utf8_lossy(&output.stderr);
             if let Some(skipped) = errors.lines().find(|line| line.starts_with("LEASEHOLD-SKIPPED")) {
                 let why = skipped.splitn(3, ' ').nth(2).unwrap_or_default();
-                return Told::not_run(format!("{command}: {why}"));
+                return Findings::not_run(format!("{command}: {why}"));
             }
             let passed = passed(&text);
             if output.status.success() && passed > 0 {
-                let mut told =
-                    Told::without_history(Found::Passed, true, format!("{passed} tests of `{command}`"));
-                told.faults = passed;
-                return told;
+                let mut findings =
+                    Findings::without_history(Found::Passed, true, format!("{passed} tests of `{command}`"));
+                findings.faults = passed;
+                return findings;
             }
-            Told::without_history(Found::Failed, false, format!("{command} failed, or has no such test"))
+            Findings::without_history(Found::Failed, false, format!("{command} failed, or has no such test"))
         }
     }
 }

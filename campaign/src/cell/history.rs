@@ -9,7 +9,7 @@ use leasehold_history::{History, Verdict};
 use leasehold_torture::{Edge, Plan, Rig};
 
 use super::targets::with_targets;
-use super::{Cell, Run, Told, told};
+use super::{Cell, Findings, Run, judged};
 use crate::inject::{Injection, Round, Scene, injection, schedule};
 use crate::judge::bounds::checker;
 use crate::judge::gaps;
@@ -25,19 +25,19 @@ const AROUND: Duration = Duration::from_secs(240);
 const WORKERS: usize = 4;
 
 /// Records one history, and judges it. Nothing is left running.
-pub(super) async fn tell(cell: &Cell, run: &Run, seed: u64) -> Told {
+pub(super) async fn findings_of(cell: &Cell, run: &Run, seed: u64) -> Findings {
     let recording = record(cell, run, seed);
     match tokio::time::timeout(run.length * 2 + AROUND, recording).await {
-        Ok(Ok(told)) => told,
+        Ok(Ok(findings)) => findings,
         Ok(Err(error)) => match error.downcast_ref::<leasehold_testkit::Error>() {
-            Some(missing) if missing.is_missing() => Told::not_run(missing.to_string()),
-            _ => Told::without_history(
+            Some(missing) if missing.is_missing() => Findings::not_run(missing.to_string()),
+            _ => Findings::without_history(
                 Found::Failed,
                 false,
                 format!("seed {seed}: {}", first_line(&error.to_string())),
             ),
         },
-        Err(_) => Told::without_history(Found::Failed, false, format!("seed {seed}: not over in time")),
+        Err(_) => Findings::without_history(Found::Failed, false, format!("seed {seed}: not over in time")),
     }
 }
 
@@ -46,16 +46,17 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
-async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Told> {
+async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let mut fault = injection(cell.fault).ok_or("this fault has no way to happen")?;
     let mut world = World::start(cell.store, fault.needs(cell.store)).await?;
     let version = world.version().await;
     let mut rig = match Rig::start(plan(cell, run, seed, &world, &*fault)).await {
         Ok(rig) => rig,
         Err(error) if matches!(cell.expected(), Expected::Refused(_)) => {
-            let mut told = Told::without_history(Found::Refused, true, first_line(&error.to_string()));
-            told.version = version;
-            return Ok(told);
+            let mut findings =
+                Findings::without_history(Found::Refused, true, first_line(&error.to_string()));
+            findings.version = version;
+            return Ok(findings);
         }
         Err(error) => return Err(error.into()),
     };
@@ -70,16 +71,16 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Told> {
     if happened.faults == 0 {
         gaps.push(format!("no fault had an effect, of {} that were tried", happened.without_effect));
     }
-    let mut told = told(cell.expected(), Seen::of(&verdict, &history), &gaps);
-    if !told.expected {
+    let mut findings = judged(cell.expected(), Seen::of(&verdict, &history), &gaps);
+    if !findings.expected {
         let found = verdict.violations.first();
         let found = found.map(|found| format!("{}: {}", found.invariant, found.what));
-        let why = if told.outcome == Found::NotJudged { None } else { found };
-        told.note = first_line(&format!("seed {seed}: {}", why.unwrap_or_else(|| gaps.join("; "))));
+        let why = if findings.outcome == Found::NotJudged { None } else { found };
+        findings.note = first_line(&format!("seed {seed}: {}", why.unwrap_or_else(|| gaps.join("; "))));
     }
-    (told.faults, told.without_effect) = (happened.faults, happened.without_effect);
-    (told.did, told.version) = (happened.did, version);
-    Ok(told)
+    (findings.faults, findings.without_effect) = (happened.faults, happened.without_effect);
+    (findings.did, findings.version) = (happened.did, version);
+    Ok(findings)
 }
 
 fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection) -> Plan {

@@ -116,7 +116,7 @@ impl Injection for OlderState {
 
     async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         match scene.world.store {
-            Store::Redis => drop(scene.world.tell_redis(&["SAVE"]).await),
+            Store::Redis => drop(scene.world.send_to_redis(&["SAVE"]).await),
             _ => {
                 let copy = "DROP TABLE IF EXISTS older; CREATE TABLE older AS SELECT * FROM leasehold";
                 scene.world.sql(copy).await?;
@@ -170,7 +170,7 @@ impl Injection for RevokedLogin {
                 world.end_sessions().await?
             }
             _ => {
-                world.tell_redis(&["ACL", "SETUSER", "default", "off"]).await;
+                world.send_to_redis(&["ACL", "SETUSER", "default", "off"]).await;
                 world.sum_of_redis(&["CLIENT", "KILL", "USER", "default"]).await
             }
         };
@@ -184,7 +184,7 @@ impl Injection for RevokedLogin {
             Servers::MariaDb { .. } => {
                 drop(world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT UNLOCK").await?);
             }
-            _ => drop(world.tell_redis(&["ACL", "SETUSER", "default", "on"]).await),
+            _ => drop(world.send_to_redis(&["ACL", "SETUSER", "default", "on"]).await),
         }
         Ok(())
     }

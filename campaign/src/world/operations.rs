@@ -50,7 +50,7 @@ impl World {
             }
             // Those of replicas answer with an error.
             _ => {
-                let wiped = self.tell_redis(&["FLUSHALL"]).await;
+                let wiped = self.send_to_redis(&["FLUSHALL"]).await;
                 Ok(Effect::new(format!("FLUSHALL of {wiped} servers"), before))
             }
         }
@@ -110,7 +110,7 @@ impl World {
                 Ok(Effect::new("the database has reached its quota", u64::from(refused)))
             }
             _ => {
-                let full = self.tell_redis(&["CONFIG", "SET", "maxmemory", "1"]).await;
+                let full = self.send_to_redis(&["CONFIG", "SET", "maxmemory", "1"]).await;
                 Ok(Effect::new("servers refuse to store more", full))
             }
         }
@@ -126,7 +126,7 @@ impl World {
                 cluster.etcdctl(&["defrag"])?;
                 cluster.etcdctl(&["alarm", "disarm"])?;
             }
-            _ => drop(self.tell_redis(&["CONFIG", "SET", "maxmemory", "0"]).await),
+            _ => drop(self.send_to_redis(&["CONFIG", "SET", "maxmemory", "0"]).await),
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl World {
     }
 
     /// Sends a command to each server of Redis that answers. Returns how many did.
-    pub(crate) async fn tell_redis(&self, words: &[&str]) -> usize {
+    pub(crate) async fn send_to_redis(&self, words: &[&str]) -> usize {
         let mut answered = 0;
         for server in self.redis_servers() {
             answered += usize::from(server.command(words).await.is_ok());
