@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cargo;
+
 /// The crates whose API is listed.
 const CRATES: &[&str] = &["leasehold", "leasehold-core"];
 /// The answer of a method that `async_trait` has rewritten, before and after the type that it returns.
@@ -60,7 +62,7 @@ fn path_of(root: &Path, name: &str) -> PathBuf {
 
 /// Fails with what is missing and how to get it.
 fn present(root: &Path) -> Result<(), String> {
-    let mut command = Command::new("cargo");
+    let mut command = cargo::command();
     command.current_dir(root).args(["public-api", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
     if command.status().is_ok_and(|status| status.success()) {
         return Ok(());
@@ -72,7 +74,7 @@ fn present(root: &Path) -> Result<(), String> {
 /// Returns the listing: without what the compiler derives for every type alike.
 fn listed(root: &Path, name: &str) -> Result<String, String> {
     let described = described(root, name)?;
-    let mut command = Command::new("cargo");
+    let mut command = cargo::command();
     command
         .current_dir(root)
         .args(["public-api", "-sss", "--color", "never", "--rustdoc-json"])
@@ -98,7 +100,7 @@ fn described(root: &Path, name: &str) -> Result<PathBuf, String> {
     // A directory of its own: build scripts of crates run again when the variable changes, and with them
     // almost everything is compiled anew.
     let target = target.join("public-api");
-    let mut command = Command::new("cargo");
+    let mut command = cargo::command();
     command.current_dir(root).env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &target);
     command.args(["rustdoc", "--quiet", "--package", name, "--lib", "--all-features", "--"]);
     command.args(["-Zunstable-options", "--output-format=json", "--cap-lints=allow"]);

@@ -3,7 +3,8 @@
 //! The measures, and how they are taken, are described by the program that this starts: `bench/ours`.
 
 use std::path::Path;
-use std::process::Command;
+
+use crate::cargo;
 
 /// Builds the command and, where asked for, the rivals; then runs the benchmark with the other options.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
@@ -41,8 +42,7 @@ fn build_rivals(root: &Path) {
 }
 
 fn cargo(root: &Path, arguments: &[&str], more: &[&str]) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo::command();
     // The output is for the benchmark's own table, so that it can be read by a program.
     command.current_dir(root).arg("--quiet").args(arguments).args(more);
     let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;

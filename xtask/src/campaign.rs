@@ -3,12 +3,12 @@
 //! The program itself describes its options: `campaign/src/arguments.rs`.
 
 use std::path::Path;
-use std::process::Command;
+
+use crate::cargo;
 
 /// Builds the campaign, and passes the options on.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo::command();
     command
         .current_dir(root)
         .args(["run", "--quiet", "--package", "leasehold-campaign", "--"])

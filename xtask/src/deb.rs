@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::servers;
+use crate::{cargo, servers};
 
 /// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ const TOOLS: &[(&str, &str)] = &[
 
 /// Builds the command in release, and returns its path.
 fn built(root: &Path) -> Result<PathBuf, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo::command();
     cargo.current_dir(root).args(["build", "--release", "--locked", "--package", "leasehold-cli"]);
     let status = cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
     if !status.success() {

@@ -10,9 +10,8 @@ mod links;
 mod markdown;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::tidy;
+use crate::{cargo, tidy};
 
 /// The folder of the pages, from the root.
 const PAGES: &str = "docs/book/src";
@@ -28,8 +27,7 @@ pub(crate) enum Mode {
 
 /// Builds the command, whose help is a page, and does all that the mode says.
 pub(crate) fn run(root: &Path, mode: Mode) -> Result<(), String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
+    let mut build = cargo::command();
     build.current_dir(root).args(["build", "--quiet", "--package", "leasehold-cli"]);
     let status = build.status().map_err(|error| format!("cargo could not be started: {error}"))?;
     if !status.success() {

@@ -7,6 +7,7 @@
 mod api;
 mod bench;
 mod campaign;
+mod cargo;
 mod deb;
 mod docs;
 mod fuzz;

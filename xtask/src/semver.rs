@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::cargo;
+
 /// Members of the workspace that are not published, and so promise nothing.
 const UNPUBLISHED: &[&str] =
     &["leasehold-bench", "leasehold-engine-sim", "leasehold-sim", "leasehold-tests", "xtask"];
@@ -16,7 +18,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         println!("No tag begins with `v`: nothing is released yet, so nothing is compared.");
         return Ok(());
     };
-    let mut command = Command::new("cargo");
+    let mut command = cargo::command();
     command.current_dir(root).args(arguments(&release));
     let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
     if status.success() {

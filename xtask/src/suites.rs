@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::cargo;
+
 /// One program that tests something, or `cargo` itself for the examples in the documentation.
 #[derive(Debug, PartialEq, Eq)]
 struct Suite {
@@ -201,7 +203,7 @@ fn found_with(
     prepare: &impl Fn(&mut Command),
 ) -> Result<Vec<Suite>, String> {
     let selected = selection(packages);
-    let mut command = cargo();
+    let mut command = cargo::command();
     command
         .arg("test")
         .args(&selected)
@@ -231,7 +233,7 @@ fn found_with(
         0,
         Suite {
             repeat: format!("cargo {}", cargo_args.join(" ")),
-            program: cargo().get_program().into(),
+            program: cargo::program().into(),
             arguments: cargo_args,
             folder: root.to_owned(),
             variables: Vec::new(),
@@ -366,10 +368,6 @@ fn tempfile() -> Result<File, String> {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
-}
-
-fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{api, docs, semver, servers, suites, tidy};
+use crate::{api, cargo, docs, semver, servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -225,8 +225,7 @@ impl Work {
 }
 
 fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &SkipLog) -> Result<(), String> {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
+    let mut command = cargo::command();
     command.current_dir(root).args(arguments).envs(variables.iter().copied());
     prepare(&mut command, log);
     let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
@@ -234,20 +233,9 @@ fn cargo(root: &Path, arguments: &[&str], variables: &[(&str, &str)], log: &Skip
 }
 
 /// Sets what every command gets.
-///
-/// `cargo run`, which started this program, describes this package in the environment. Build scripts of
-/// other packages watch some of these variables, and would run again on every change between here and a
-/// plain cargo.
 fn prepare(command: &mut Command, log: &SkipLog) {
     command.env(SKIP_LOG, &log.path);
-    let is_given: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let describes = text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_");
-        if describes && !is_given.contains(&name) {
-            command.env_remove(&name);
-        }
-    }
+    cargo::without_description(command);
 }
 
 /// One line of the table at the end.

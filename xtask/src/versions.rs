@@ -19,8 +19,7 @@ pub(crate) struct Server {
     pub(crate) title: &'static str,
     /// The variable of the test kit.
     pub(crate) variable: &'static str,
-    /// The package with its tests, and its folder from the root.
-    pub(crate) package: &'static str,
+    /// The folder of the package with its tests, from the root.
     pub(crate) folder: &'static str,
     /// The program that says its version, and how it is asked.
     pub(crate) ask: (&'static str, &'static str),
@@ -73,7 +72,6 @@ pub(crate) const REDIS: Server = Server {
     name: "redis",
     title: "Redis and Valkey",
     variable: "LEASEHOLD_REDIS_SERVER",
-    package: "leasehold-redis",
     folder: "backends/redis",
     ask: ("redis-server", "--version"),
 };
@@ -81,7 +79,6 @@ const ETCD: Server = Server {
     name: "etcd",
     title: "etcd",
     variable: "LEASEHOLD_ETCD_SERVER",
-    package: "leasehold-etcd",
     folder: "backends/etcd",
     ask: ("etcd", "--version"),
 };
@@ -89,7 +86,6 @@ const ZOOKEEPER: Server = Server {
     name: "zookeeper",
     title: "ZooKeeper",
     variable: "LEASEHOLD_ZOOKEEPER_SERVER",
-    package: "leasehold-zookeeper",
     folder: "backends/zookeeper",
     ask: ("zookeeper.jar", ""),
 };
@@ -97,7 +93,6 @@ const POSTGRES: Server = Server {
     name: "postgres",
     title: "PostgreSQL",
     variable: "LEASEHOLD_POSTGRES_SERVER",
-    package: "leasehold-postgres",
     folder: "backends/postgres",
     ask: ("postgres", "--version"),
 };
@@ -105,7 +100,6 @@ const MARIADB: Server = Server {
     name: "mariadb",
     title: "MariaDB and MySQL",
     variable: "LEASEHOLD_MARIADB_SERVER",
-    package: "leasehold-mysql",
     folder: "backends/mysql",
     ask: ("mariadbd", "--version"),
 };
@@ -113,7 +107,6 @@ const MEMCACHED: Server = Server {
     name: "memcached",
     title: "memcached",
     variable: "LEASEHOLD_MEMCACHED_SERVER",
-    package: "leasehold-memcached",
     folder: "backends/memcached",
     ask: ("memcached", "--version"),
 };

@@ -5,11 +5,11 @@
 //! it without ours.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
 use super::{File, Finding};
+use crate::cargo;
 
 const RULE: &str = "crate-edge";
 
@@ -144,8 +144,7 @@ impl Role {
 /// Returns the crates of the workspace, as cargo sees them. Reads manifests only: no network, no lock
 /// file.
 pub(super) fn members(root: &Path) -> Result<Vec<Member>, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let output = cargo::command()
         .current_dir(root)
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()
