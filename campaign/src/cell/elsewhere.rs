@@ -18,6 +18,13 @@ pub(super) async fn run(existing: Existing) -> Findings {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut running = Command::new(cargo);
     running.args(command.split(' ').skip(1)).stdin(Stdio::null()).kill_on_drop(true);
+    // A cargo that started this program describes this package, and build scripts of others run again on that.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            running.env_remove(&name);
+        }
+    }
     match tokio::time::timeout(LIMIT, running.output()).await {
         Err(_) => {
             Findings::without_history(Found::Failed, false, format!("{command}: not over in {LIMIT:?}"))

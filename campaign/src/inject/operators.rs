@@ -34,8 +34,9 @@ impl Injection for LostNotification {
                 Ok(Effect::new(format!("server {server} forgets its watches"), 1_u64))
             }
             Servers::Postgres { .. } => {
+                // A listener asks for a number again and again, to see that its connection is alive.
                 let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                           WHERE query ILIKE '%LISTEN%' AND pid <> pg_backend_pid()";
+                           WHERE (query LIKE 'LISTEN%' OR query = 'SELECT 1') AND pid <> pg_backend_pid()";
                 let ended: u64 = world.sql(end).await?.trim().parse()?;
                 Ok(Effect::new("listening sessions are ended", ended))
             }
