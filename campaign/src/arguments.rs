@@ -78,6 +78,9 @@ struct EndureArguments {
     /// The folder for samples and plots
     #[arg(long, value_name = "DIR", default_value = "target/endurance")]
     folder: PathBuf,
+    /// Add the result to those of the repository, and its picture to the book
+    #[arg(long)]
+    publish: bool,
 }
 
 fn hours(text: &str) -> Result<f64, String> {
@@ -117,6 +120,7 @@ async fn follow(verb: Verb) -> Outcome<bool> {
                 names: arguments.names,
                 seed: arguments.seed,
                 folder: arguments.folder,
+                publish: arguments.publish.then(|| ".".into()),
                 program: None,
             };
             let verdict = endure::run(&endurance).await?;

@@ -1,6 +1,7 @@
 //! Endurance: many processes on one store for hours, with a fault now and then, and whether what they use stays flat.
 
 mod crowd;
+mod results;
 mod sample;
 mod verdict;
 mod worker;
@@ -10,13 +11,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+pub use results::Endured;
+#[cfg(test)]
+pub(crate) use results::tests;
 pub use sample::Sample;
 pub use verdict::{Judgement, Verdict};
 pub use worker::work;
 
 use crate::plot::{self, Panel};
 use crate::world::{Needs, Network, World};
-use crate::{Chance, Outcome, Store};
+use crate::{Chance, Machine, Outcome, Store};
 
 use crowd::Crowd;
 
@@ -35,6 +39,8 @@ pub struct Endurance {
     pub seed: u64,
     /// The folder for samples and plots.
     pub folder: PathBuf,
+    /// The repository whose book gets the result and its picture, if any.
+    pub publish: Option<PathBuf>,
     /// The program of the workers with its arguments; this program with `endure-worker` if there is none.
     pub program: Option<(PathBuf, Vec<String>)>,
 }
@@ -51,6 +57,8 @@ const FAULTS: u32 = 24;
 pub async fn run(endurance: &Endurance) -> Outcome<Verdict> {
     std::fs::create_dir_all(&endurance.folder)?;
     let mut world = World::start(endurance.store, Needs::default()).await?;
+    let version = world.version().await;
+    let machine = Machine::here();
     let mut crowd = Crowd::start(endurance, &world).await?;
     let file = endurance.folder.join(format!("{}.jsonl", endurance.store));
     let mut output = File::create(file)?;
@@ -72,8 +80,11 @@ pub async fn run(endurance: &Endurance) -> Outcome<Verdict> {
     let panels: Vec<Panel> = verdict.panels(&samples);
     let title = format!("{}: {} processes, {} names", endurance.store, endurance.processes, endurance.names);
     let picture = plot::svg(&title, &panels, verdict.warm().as_secs_f64());
-    std::fs::write(endurance.folder.join(format!("{}.svg", endurance.store)), picture)?;
+    std::fs::write(endurance.folder.join(format!("{}.svg", endurance.store)), &picture)?;
     std::fs::write(endurance.folder.join(format!("{}.md", endurance.store)), verdict.to_string())?;
+    if let Some(root) = &endurance.publish {
+        Endured::of(endurance, &verdict, version, machine).publish(root, &picture)?;
+    }
     Ok(verdict)
 }
 

@@ -14,6 +14,7 @@ pub mod endure;
 mod expected;
 mod fault;
 mod inject;
+mod json_lines;
 mod judge;
 mod machine;
 pub mod page;

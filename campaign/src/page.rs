@@ -1,12 +1,14 @@
 //! The page of the grid, and its section of the track record, made of the results and of the expectations alone.
 
 mod cells;
+mod endurance;
 mod explained;
 mod lists;
 
 use std::fmt::Write;
 use std::path::Path;
 
+use crate::endure::Endured;
 use crate::{CellOutcome, Outcome, Results, Store};
 
 use cells::{Hit, Summary, summaries};
@@ -46,7 +48,8 @@ pub fn check(root: &Path) -> Outcome {
 fn pages(root: &Path) -> Outcome<[(&'static str, String); 2]> {
     let results = Results::read(&root.join(Results::FILE))?;
     let record = std::fs::read_to_string(root.join(TRACK_RECORD))?;
-    Ok([(PAGE, markdown(&results)), (TRACK_RECORD, with_section(&record, &section(&results))?)])
+    let section = section(&results) + &endurance::section(&Endured::read(root)?);
+    Ok([(PAGE, markdown(&results)), (TRACK_RECORD, with_section(&record, &section)?)])
 }
 
 /// Returns the page of the grid.

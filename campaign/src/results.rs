@@ -3,13 +3,12 @@
 //! Ground rules: lines are added to the file, and none is ever changed or removed.
 
 use std::fmt;
-use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::seen::Seen;
-use crate::{Fault, Outcome as Attempt, Store};
+use crate::{Fault, Outcome as Attempt, Store, json_lines};
 
 /// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,12 +161,7 @@ impl Results {
     /// # Errors
     /// If a line is not a result, with its number.
     pub fn read(file: &Path) -> Attempt<Results> {
-        let text = match std::fs::read_to_string(file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(format!("{} cannot be read: {error}", file.display()).into()),
-        };
-        Results::parse(&text)
+        Ok(Results(json_lines::read(file)?))
     }
 
     /// Reads results from JSON Lines.
@@ -175,11 +169,7 @@ impl Results {
     /// # Errors
     /// If a line is not a result, with its number.
     pub fn parse(text: &str) -> Attempt<Results> {
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let record = |(number, line): (usize, &str)| {
-            serde_json::from_str(line).map_err(|error| format!("line {} of the results: {error}", number + 1))
-        };
-        Ok(Results(lines.map(record).collect::<Result<_, _>>()?))
+        Ok(Results(json_lines::parse(text)?))
     }
 
     /// Adds one result to a file.
@@ -187,13 +177,7 @@ impl Results {
     /// # Errors
     /// If it cannot be written.
     pub fn append(file: &Path, record: &Record) -> Attempt {
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let mut output = std::fs::File::options().create(true).append(true).open(file)?;
-        // One write, so that lines of two campaigns do not mix.
-        output.write_all(format!("{}\n", serde_json::to_string(record)?).as_bytes())?;
-        Ok(())
+        json_lines::append(file, record)
     }
 
     /// Returns all results.

@@ -17,6 +17,7 @@ async fn short(store: Store) {
         names: 5,
         seed: 1,
         folder: folder.path().to_owned(),
+        publish: None,
         program: Some((env!("CARGO_BIN_EXE_campaign").into(), vec!["endure-worker".to_owned()])),
     };
     let verdict = match endure::run(&endurance).await {

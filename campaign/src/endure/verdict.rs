@@ -7,6 +7,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Endurance, Sample};
 use crate::Store;
 use crate::plot::Panel;
@@ -24,10 +26,11 @@ pub struct Verdict {
 }
 
 /// The judgement of one quantity.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Judgement {
     /// Its name.
-    pub quantity: &'static str,
+    pub quantity: String,
     /// Its median after the warm-up.
     pub median: f64,
     /// By how much it grows in the time after the warm-up.
@@ -104,6 +107,11 @@ impl Verdict {
         self.acquired
     }
 
+    /// Returns the attempts that failed.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
     /// Returns the judgement of each quantity.
     pub fn judgements(&self) -> &[Judgement] {
         &self.judgements
@@ -132,7 +140,12 @@ fn judgement(quantity: &Quantity, points: &[(f64, f64)]) -> Judgement {
     let time = points.last().map_or(0.0, |last| last.0) - points.first().map_or(0.0, |first| first.0);
     // Too few samples are not flat: nothing was shown.
     let growth = if points.len() < FEWEST { f64::INFINITY } else { slope(points) * time };
-    Judgement { quantity: quantity.name, median, growth, allowed: (median * TENTH).max(quantity.floor) }
+    Judgement {
+        quantity: quantity.name.to_owned(),
+        median,
+        growth,
+        allowed: (median * TENTH).max(quantity.floor),
+    }
 }
 
 fn slope(points: &[(f64, f64)]) -> f64 {
@@ -193,6 +206,7 @@ mod tests {
             names: 10,
             seed: 1,
             folder: "unused".into(),
+            publish: None,
             program: None,
         }
     }

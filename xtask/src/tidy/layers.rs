@@ -97,6 +97,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "machine",
             "plot",
             "seen",
+            "json_lines",
             "results",
             "judge",
             "world",
