@@ -36,7 +36,7 @@ mod view;
 
 pub use check::Checker;
 pub use event::{Event, FenceValue, Mode, Operation, Stage, Values};
-pub use export::Format;
+pub use export::{Exporter, Format};
 pub use history::{History, ReadError};
 pub use timeline::Timeline;
 pub use verdict::{Class, Counts, Invariant, Unjudged, Verdict, Violation};
