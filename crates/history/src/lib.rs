@@ -27,6 +27,8 @@
 mod check;
 mod event;
 mod export;
+#[cfg(test)]
+mod fuzz;
 mod history;
 mod linear;
 mod report;
