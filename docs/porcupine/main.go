@@ -71,7 +71,7 @@ func main() {
 	registers := map[string][]porcupine.Operation{}
 	for _, op := range all {
 		isRegister := op.Input.Op == "read" || op.Input.Op == "write"
-		// A failure that is no refusal certainly never came to the register.
+		// A failure other than a refusal certainly never came to the register.
 		isGone := op.Output.Type == "fail" && !strings.HasPrefix(op.Output.Err, "refused")
 		if isRegister && !isGone {
 			registers[op.Input.Key] = append(registers[op.Input.Key], porcupine.Operation{

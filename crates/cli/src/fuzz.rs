@@ -65,7 +65,7 @@ fn configuration() {
         for (name, url) in stores.urls(path) {
             match url {
                 Ok(url) => {
-                    assert!(url.contains(':'), "{name:?} is no URL: {url}");
+                    assert!(url.contains(':'), "{name:?} is not a URL: {url}");
                     kinds.push("url");
                 }
                 Err(problem) => {
@@ -110,7 +110,7 @@ fn passwords() {
     });
 }
 
-/// What a script inherits says which keepers there are, in texts that are good in a shell.
+/// The variables of a script say which keepers there are, in texts that are good in a shell.
 #[test]
 fn keepers() {
     let place = format!("{TAG}-0-4026531840");
@@ -169,7 +169,7 @@ fn lines() {
     );
 }
 
-/// What the kernel writes about processes, whose names are chosen by anybody.
+/// The lines of the kernel about processes, whose names are chosen by anybody.
 #[test]
 fn processes() {
     let seeds = [

@@ -68,7 +68,7 @@ pub struct Exporter<'h> {
     locks: BTreeMap<&'h str, OfLock>,
 }
 
-/// What is about one lock, by its places in the lists of all locks.
+/// The events, calls and grants of one lock, by their places in the lists of all locks.
 #[derive(Debug, Default)]
 struct OfLock {
     events: Vec<usize>,

@@ -167,8 +167,8 @@ impl Rules {
             (_, Some(Some((open, key)))) if *open == event.operation => {
                 if *key != event.key {
                     return Err(format!(
-                        "process {process} completes {word} with another \"key\" than it has begun it with; an operation \
-                         is about one lock"
+                        "process {process} completes {word} with another \"key\" than it has begun it with; \
+                         an operation is about one lock"
                     ));
                 }
                 if event.stage == Stage::Info {

@@ -83,7 +83,7 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
         false => print(&mut out, &report, folder.filter(|_| written.is_ok())),
     };
     match printed {
-        // A reader who has seen enough does not change the judgement.
+        // A reader that has seen enough does not change the judgement.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         printed => printed?,
     }

@@ -226,7 +226,7 @@ fn a_reader_that_leaves_does_not_change_the_exit_code() {
     // A worker that somebody else kills leaves the run without a judgement.
     rustix::process::kill_process(workers[0], rustix::process::Signal::KILL).unwrap();
     let ended = run.end().expect(77);
-    assert_eq!(ended.err, "", "nobody is told that nobody reads");
+    assert_eq!(ended.err, "", "an error about a reader that has left");
 }
 
 #[test]

@@ -15,7 +15,7 @@ struct Line {
     operation: &'static str,
 }
 
-/// What a line is done by.
+/// The actor of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum By {
     Process(u64),

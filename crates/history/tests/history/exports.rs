@@ -56,7 +56,7 @@ fn a_plain_mutex_explains_the_export_for_it() {
                 assert!(holder.is_none() || free_again, "{line}\n{text}");
                 (holder, free_again) = (Some(process), false);
             }
-            // The end of a lease is a release by nobody who does anything else.
+            // The end of a lease is a release by a process that does nothing else.
             (":invoke", ":release") => free_again |= holder.is_some(),
             _ => {}
         }

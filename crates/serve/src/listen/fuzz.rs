@@ -33,7 +33,7 @@ struct Ground {
     server: Server,
     client: Client,
     victim: Option<Guard>,
-    /// What a browser keeps after a login.
+    /// The proof that a browser keeps after a login.
     cookie: String,
     _folder: tempfile::TempDir,
 }
@@ -93,7 +93,7 @@ impl Ground {
         assert!(!kind.starts_with("text/html") || !contains(&body, MARKUP.as_bytes()), "{}", about());
         let has_body = head.method != Method::HEAD;
         let code = if has_body && kind == "application/problem+json" { problem(status, &body) } else { "" };
-        // A load balancer is told by 503 that nobody leads.
+        // A load balancer sees by 503 that nobody leads.
         let is_planned = !matches!(code, "" | "internal") || !has_body || head.target.starts_with("/leader/");
         assert!(!status.is_server_error() || is_planned, "{}", about());
         self.release(&head.target).await;
@@ -206,7 +206,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 /// The time in which each request is answered.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NOTHING_NEW: Duration = Duration::from_millis(20);
-/// What is wrong is cut short, however long it is.
+/// An error cuts short what it repeats, however long that is.
 const LONGEST_PROBLEM: usize = 8 * 1024;
 
 const API: &[&str] = &[
