@@ -74,13 +74,18 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
         }
         (error, _) => problem(error, &store),
     })?;
+    publish(&report, &args)
+}
+
+/// Writes the files of a report, and prints it.
+fn publish(report: &Report, args: &TortureArgs) -> Result<Exit, Problem> {
     let folder = args.report.as_deref();
     let written = folder.map_or(Ok(Vec::new()), |folder| report.write_to(folder));
     // What hours have shown must not get lost because a disk is full.
     let mut out = std::io::stdout().lock();
     let printed = match args.json {
-        true => json::line(&mut out, &report),
-        false => print(&mut out, &report, folder.filter(|_| written.is_ok())),
+        true => json::line(&mut out, report),
+        false => print(&mut out, report, folder.filter(|_| written.is_ok())),
     };
     match printed {
         // A reader that has seen enough does not change the judgement.

@@ -94,7 +94,7 @@ async fn postgres_is_kept() {
 async fn a_server_that_is_gone_at_the_end_leaves_no_judgement() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let sandbox = std::sync::Arc::new(Sandbox::on(&server.url()));
-    let (own, args) = (sandbox.clone(), ["--faults", "none", "--duration", "6s"]);
+    let (own, args) = (sandbox.clone(), ["--faults", "none"]);
     let running = tokio::task::spawn_blocking(move || torture(&own, &args));
     tokio::task::spawn_blocking(move || at_work(&sandbox)).await.unwrap();
     drop(server);

@@ -254,7 +254,12 @@ pub(super) fn read(value: &[u8]) -> Option<Vec<Notice>> {
             bytes => Some(Number::try_from(bytes).ok()?),
         };
         let sub = u32::try_from(parts.number()?).ok()?;
-        let offer = number.map(|number| Offer { number, sub });
+        let offer = match number {
+            Some(number) => Some(Offer { number, sub }),
+            // Without an offer nothing is counted.
+            None if sub == 0 => None,
+            None => return None,
+        };
         let revoked = match parts.byte()? {
             0 => None,
             1 => {
