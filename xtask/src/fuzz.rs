@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: searches for inputs that parsers do not survive, for as long as one likes.
 //!
-//! The targets are tests in the modules `fuzz` of the crates that have parsers, which `crates/fuzz` drives. Each
-//! runs by itself. What fails is kept in the folder `fuzz` of its crate: commit it, and mend the parser.
+//! The targets are tests in the modules `fuzz` of the crates that have parsers, which `crates/fuzz` drives. Such a
+//! module is beside the parsers, wherever they are. Each target runs by itself. What fails is kept in the folder
+//! `fuzz` of its crate: commit it, and mend the parser.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -46,12 +47,16 @@ impl Request {
 
 /// Runs the targets one after the other. All are tried; the error names those that failed.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
-    let packages: Vec<String> = PACKAGES.iter().map(|package| format!("leasehold-{package}")).collect();
+    let package = |folder: &&str| match *folder {
+        "leasehold" => "leasehold".to_owned(),
+        folder => format!("leasehold-{folder}"),
+    };
+    let packages: Vec<String> = PACKAGES.iter().map(package).collect();
     let (mut failed, mut count) = (Vec::new(), 0);
     for program in suites::programs(root, &packages)?.iter().filter(|program| program.name.is_empty()) {
         let home = program.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for test in tests_of(program)? {
-            let target = format!("{home}/{}", test.trim_start_matches("fuzz::"));
+            let target = format!("{home}/{}", name_of(&test).unwrap_or_default());
             if !request.wants(&target) {
                 continue;
             }
@@ -74,7 +79,15 @@ fn tests_of(program: &Program) -> Result<Vec<String>, String> {
     let output = output.map_err(|error| format!("{}: {error}", program.path.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
-    Ok(tests.filter(|test| test.starts_with("fuzz::")).map(str::to_owned).collect())
+    Ok(tests.filter(|test| name_of(test).is_some()).map(str::to_owned).collect())
+}
+
+/// Returns the name of the target that a test is: what follows its module `fuzz`; `None` if it is another test.
+fn name_of(test: &str) -> Option<&str> {
+    match test.strip_prefix("fuzz::") {
+        Some(name) => Some(name),
+        None => test.split_once("::fuzz::").map(|(_, name)| name),
+    }
 }
 
 fn search(program: &Program, test: &str, seconds: u64) -> Result<bool, String> {
@@ -85,9 +98,22 @@ fn search(program: &Program, test: &str, seconds: u64) -> Result<bool, String> {
     Ok(status.map_err(|error| format!("{}: {error}", program.path.display()))?.success())
 }
 
-/// The crates with targets, without `leasehold-`.
-const PACKAGES: &[&str] =
-    &["backend", "core", "etcd", "memcached", "mysql", "postgres", "redis", "sqlite", "zookeeper"];
+/// The crates with targets, by their folders.
+const PACKAGES: &[&str] = &[
+    "backend",
+    "cli",
+    "core",
+    "etcd",
+    "history",
+    "leasehold",
+    "memcached",
+    "mysql",
+    "postgres",
+    "redis",
+    "serve",
+    "sqlite",
+    "zookeeper",
+];
 
 #[cfg(test)]
 mod tests {
@@ -108,9 +134,22 @@ mod tests {
             for entry in std::fs::read_dir(root.join(home)).unwrap() {
                 let folder = entry.unwrap().path();
                 let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-                let has_targets = folder.join("src/fuzz.rs").is_file();
-                assert_eq!(has_targets, PACKAGES.contains(&name.as_str()), "{home}/{name}");
+                let is_searched = PACKAGES.contains(&name.as_str());
+                assert_eq!(has_targets(&folder.join("src")), is_searched, "{home}/{name}");
             }
         }
+    }
+
+    fn has_targets(folder: &Path) -> bool {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut entries = entries.filter(|path| path.is_dir() || path.ends_with("fuzz.rs"));
+        entries.any(|path| !path.is_dir() || has_targets(&path))
+    }
+
+    #[test]
+    fn targets_are_named_by_what_follows_their_module() {
+        assert_eq!(name_of("fuzz::url"), Some("url"));
+        assert_eq!(name_of("local::file::fuzz::ledger"), Some("ledger"));
+        assert_eq!((name_of("request::config::tests::fuzz"), name_of("refuzz::x")), (None, None));
     }
 }

@@ -14,6 +14,8 @@
 
 mod commands;
 mod exit;
+#[cfg(test)]
+mod fuzz;
 mod output;
 mod process;
 mod request;

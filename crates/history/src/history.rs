@@ -74,7 +74,8 @@ impl History {
     ///
     /// # Errors
     /// If a line is not an event, if an index does not rise, if a process begins an operation while another one of it
-    /// is open or unknown, or if it has events after a fault that killed it: with the number of the line.
+    /// is open or unknown, if it completes one under another name, or if it has events after a fault that killed it:
+    /// with the number of the line.
     pub fn read(input: impl BufRead) -> Result<History, ReadError> {
         let mut history = History::default();
         let mut rules = Rules::default();
@@ -128,8 +129,8 @@ impl History {
 #[derive(Debug, Default)]
 struct Rules {
     last: Option<u64>,
-    /// The open operation of each process; `None` after an unknown outcome.
-    open: HashMap<u64, Option<Operation>>,
+    /// The open operation of each process, with its lock; `None` after an unknown outcome.
+    open: HashMap<u64, Option<(Operation, Option<String>)>>,
     /// The processes that were killed.
     dead: HashSet<u64>,
 }
@@ -154,16 +155,22 @@ impl Rules {
             (Stage::Invoke, Some(None)) => Err(format!(
                 "process {process} begins {word} after an outcome that is unknown; give it a new number"
             )),
-            (Stage::Invoke, Some(Some(open))) => Err(format!(
+            (Stage::Invoke, Some(Some((open, _)))) => Err(format!(
                 "process {process} begins {word} while its {} is open; it does one thing at a time",
                 open.word()
             )),
             (Stage::Invoke, None) => {
-                self.open.insert(process, Some(event.operation));
+                self.open.insert(process, Some((event.operation, event.key.clone())));
                 Ok(())
             }
             // Observations come without an invocation, at any time.
-            (_, Some(Some(open))) if *open == event.operation => {
+            (_, Some(Some((open, key)))) if *open == event.operation => {
+                if *key != event.key {
+                    return Err(format!(
+                        "process {process} completes {word} with another \"key\" than it has begun it with; \
+                         an operation is about one lock"
+                    ));
+                }
                 if event.stage == Stage::Info {
                     self.open.insert(process, None);
                 } else {

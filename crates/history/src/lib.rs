@@ -27,6 +27,8 @@
 mod check;
 mod event;
 mod export;
+#[cfg(test)]
+mod fuzz;
 mod history;
 mod linear;
 mod report;
@@ -36,7 +38,7 @@ mod view;
 
 pub use check::Checker;
 pub use event::{Event, FenceValue, Mode, Operation, Stage, Values};
-pub use export::Format;
+pub use export::{Exporter, Format};
 pub use history::{History, ReadError};
 pub use timeline::Timeline;
 pub use verdict::{Class, Counts, Invariant, Unjudged, Verdict, Violation};

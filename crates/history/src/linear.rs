@@ -29,7 +29,8 @@ pub(crate) fn check(view: &View<'_>, states: usize, report: &mut Report<'_, '_>)
         let Some(what) = RegisterCall::of(call.invoke, call.done) else { continue };
         let events = [Some(call.invoke), call.done.or(call.unknown)];
         let from = view.times.at(call.invoke);
-        let until = call.done.map(|done| view.times.at(done));
+        // A clock that went back ends nothing before it began.
+        let until = call.done.map(|done| view.times.at(done).max(from));
         registers.entry(key).or_default().push(Op { what, from, until, events });
     }
     if registers.is_empty() {

@@ -151,7 +151,7 @@ impl Plan {
             return refuse("a plan has 1 to 10,000 locks");
         }
         if self.ttl.is_zero() || self.limit.is_zero() {
-            return refuse("the ttl and the longest wait are not zero");
+            return refuse("the ttl and the longest wait have to be longer than zero");
         }
         Ok(())
     }

@@ -238,42 +238,42 @@ impl Report {
     }
 
     /// Writes the report, the history, its picture and its exports into a new or empty folder. Nothing is written over,
-    /// and no link is followed.
+    /// and no link is followed. The history comes before what is made of it, and the exports come last, so that a disk
+    /// that becomes full takes the least.
     ///
     /// # Errors
-    /// As [`Report::create_folder`], and if a file cannot be created.
+    /// As [`Report::create_folder`], and if a file cannot be written, with its name.
     pub fn write_to(&self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
         folder::create(folder)?;
-        let mut written = Vec::new();
-        let mut put = |name: String, text: String| {
-            let path = folder.join(name);
-            folder::create_file(&path)?.write_all(text.as_bytes())?;
-            written.push(path);
-            std::io::Result::Ok(())
-        };
-        put("report.txt".to_owned(), self.text())?;
-        put("verdict.json".to_owned(), serde_json::to_string_pretty(self)? + "\n")?;
+        let mut files = folder::Files::of(folder);
+        files.put("report.txt", |file| file.write_all(self.text().as_bytes()))?;
+        files.put("verdict.json", |file| {
+            serde_json::to_writer_pretty(&mut *file, self)?;
+            file.write_all(b"\n")
+        })?;
+        files.put(HISTORY, |file| self.history.write(file))?;
         let title = format!("{}, seed {}: {}", self.store, self.seed, self.headline());
         let mut timeline = Timeline::new(title);
-        put("timeline.svg".to_owned(), timeline.svg(&self.history, &self.verdict))?;
+        let picture = timeline.svg(&self.history, &self.verdict);
+        files.put("timeline.svg", |file| file.write_all(picture.as_bytes()))?;
         if let Some(window) = self.verdict.violations.first().and_then(window) {
             timeline.window = Some(window);
-            put("violation.svg".to_owned(), timeline.svg(&self.history, &self.verdict))?;
+            let picture = timeline.svg(&self.history, &self.verdict);
+            files.put("violation.svg", |file| file.write_all(picture.as_bytes()))?;
         }
-        for format in Format::ALL {
+        let exporter = self.history.exporter();
+        for format in Format::ALL.iter().copied() {
             if !format.is_for_one_key() {
-                put(format!("history.{}", format.suffix()), self.history.export(*format, None))?;
+                let name = format!("history.{}", format.suffix());
+                files.put(&name, |file| exporter.write(format, None, file))?;
                 continue;
             }
-            for key in self.history.keys() {
-                let name = key.rsplit('/').next().unwrap_or(key);
-                put(format!("{name}.{}", format.suffix()), self.history.export(*format, Some(key)))?;
+            for key in exporter.keys() {
+                let name = format!("{}.{}", key.rsplit('/').next().unwrap_or(key), format.suffix());
+                files.put(&name, |file| exporter.write(format, Some(key), file))?;
             }
         }
-        let path = folder.join(HISTORY);
-        self.history.write(std::io::BufWriter::new(folder::create_file(&path)?))?;
-        written.push(path);
-        Ok(written)
+        Ok(files.written)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::wire::{Assignment, Facts};
 use crate::worker::facts;
 
 pub(crate) mod process;
-mod residue;
+pub(crate) mod residue;
 
 /// Worker processes that take the locks of a plan, with the register that they write to.
 ///

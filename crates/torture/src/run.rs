@@ -56,6 +56,10 @@ pub async fn torture_until(
     let sweep = leasehold::sweep_under(&url, &prefix, Duration::ZERO, |_| ());
     Err(RigError::GivenUp(match tokio::time::timeout(TO_SWEEP, sweep).await {
         Ok(Ok(swept)) => format!("{} names of it were removed", swept.removed),
+        // Nothing of a name stays in such a store.
+        Ok(Err(error)) if error.kind() == leasehold::ErrorKind::Unsupported => {
+            format!("nothing else of its names, {prefix}, stays")
+        }
         Ok(Err(error)) => format!("its names, {prefix}, were not removed: {error}"),
         Err(_) => format!("its names, {prefix}, were not removed within {TO_SWEEP:?}"),
     }))

@@ -26,10 +26,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["random", "pollers", "changes", "connecting", "url", "diagnose", "cell", "sql", "session", "fuzz"],
     ),
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
-    ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
+    ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands", "fuzz"]),
     (
         "crates/history/src",
-        &["event", "history", "verdict", "view", "report", "linear", "check", "export", "timeline"],
+        &["event", "history", "verdict", "view", "report", "linear", "check", "export", "timeline", "fuzz"],
     ),
     (
         "crates/torture/src",

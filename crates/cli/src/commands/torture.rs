@@ -74,17 +74,36 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
         }
         (error, _) => problem(error, &store),
     })?;
-    if let Some(folder) = &args.report {
-        let cannot =
-            |error| Problem::new(Exit::Output, format!("cannot write {}: {error}", folder.display()));
-        report.write_to(folder).map_err(cannot)?;
-    }
+    publish(&report, &args)
+}
+
+/// Writes the files of a report, and prints it.
+fn publish(report: &Report, args: &TortureArgs) -> Result<Exit, Problem> {
+    let folder = args.report.as_deref();
+    let written = folder.map_or(Ok(Vec::new()), |folder| report.write_to(folder));
+    // What hours have shown must not get lost because a disk is full.
     let mut out = std::io::stdout().lock();
-    match args.json {
-        true => json::line(&mut out, &report)?,
-        false => print(&mut out, &report, args.report.as_deref())?,
+    let printed = match args.json {
+        true => json::line(&mut out, report),
+        false => print(&mut out, report, folder.filter(|_| written.is_ok())),
+    };
+    match printed {
+        // A reader that has seen enough does not change the judgement.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed?,
     }
-    Ok(exit(report.judgement))
+    match (written, folder) {
+        (Err(error), Some(folder)) => {
+            let text = format!(
+                "the judgement is \"{}\", but the report in {} is not whole, because of {error}",
+                judgement_word(report.judgement),
+                visible(&folder.display().to_string())
+            );
+            Err(Problem::new(Exit::Output, text)
+                .hint("free some space there, or name another directory with --report"))
+        }
+        _ => Ok(exit(report.judgement)),
+    }
 }
 
 fn print(out: &mut impl Write, report: &Report, folder: Option<&Path>) -> std::io::Result<()> {
@@ -118,6 +137,16 @@ fn problem(error: RigError, store: &StoreUrl) -> Problem {
         _ => Exit::Unavailable,
     };
     Problem::new(exit, error.to_string())
+}
+
+/// Returns the judgement as the first word of a report.
+fn judgement_word(judgement: Judgement) -> &'static str {
+    match judgement {
+        Judgement::Kept => "kept",
+        Judgement::StoreForgot => "kept, but the store forgot grants",
+        Judgement::Broken => "BROKEN",
+        _ => "not judged",
+    }
 }
 
 fn exit(judgement: Judgement) -> Exit {

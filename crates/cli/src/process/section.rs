@@ -139,7 +139,7 @@ impl Report {
         }
     }
 
-    fn read(line: &str) -> Option<Report> {
+    pub(crate) fn read(line: &str) -> Option<Report> {
         match line.split_once(' ') {
             None if line == "held" => Some(Report::Held),
             Some(("until", nanos)) => {

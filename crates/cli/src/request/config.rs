@@ -25,9 +25,10 @@ pub(crate) struct NamedStore {
     pub(crate) file: PathBuf,
 }
 
+/// The content of a configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ConfigFile {
+pub(crate) struct ConfigFile {
     #[serde(default)]
     stores: BTreeMap<String, Entry>,
 }
@@ -85,6 +86,18 @@ fn find_in(name: &str, places: &[Place]) -> Result<NamedStore, Problem> {
     Err(unknown(name, &known, places))
 }
 
+#[cfg(test)]
+impl ConfigFile {
+    /// Returns the names of all stores, and their URLs.
+    pub(crate) fn urls(self, file: &Path) -> Vec<(String, Result<String, Problem>)> {
+        let url = |(name, entry): (String, Entry)| {
+            let url = entry.url(&name, file);
+            (name, url)
+        };
+        self.stores.into_iter().map(url).collect()
+    }
+}
+
 impl Entry {
     fn url(self, name: &str, file: &Path) -> Result<String, Problem> {
         let invalid = |text: &str| {
@@ -131,13 +144,13 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     if let Some(complaint) = distrust(&found) {
         return Err(Problem::new(Exit::Refused, format!("{shown} is not used: {complaint}")));
     }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(unreadable)?;
-    let file: ConfigFile = toml::from_str(&text).map_err(|error| {
-        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        let text = format!("{shown}, line {line}: {}", visible(&without_values(error.message())));
-        Problem::new(Exit::Usage, text)
-    })?;
+    let mut bytes = Vec::new();
+    (&mut file).take(LONGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LONGEST {
+        let text = format!("{shown} is longer than {LONGEST} bytes, so it is not a file of stores");
+        return Err(Problem::new(Exit::Usage, text));
+    }
+    let file = read_text(&bytes, &place.path)?;
     let has_password = file.stores.values().any(|entry| redacted_url(&entry.url) != entry.url);
     if has_password && found.mode() & OTHERS != 0 {
         complain(&format!(
@@ -147,12 +160,33 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     Ok(Some(file))
 }
 
-/// Returns the message of an error without the value that it repeats, which may be a password.
+/// Reads the text of the file at `path`.
+///
+/// # Errors
+/// Usage, with the line.
+pub(crate) fn read_text(bytes: &[u8], path: &Path) -> Result<ConfigFile, Problem> {
+    let wrong = |before: &[u8], what: &str| {
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Problem::new(Exit::Usage, format!("{}, line {line}: {}", shown(path), visible(what)))
+    };
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| wrong(&bytes[..error.valid_up_to()], "this is not UTF-8 text"))?;
+    toml::from_str(text).map_err(|error| {
+        let before = error.span().map_or(0, |span| span.start);
+        wrong(&bytes[..before], &without_values(error.message()))
+    })
+}
+
+/// Returns the message of an error without what it repeats of the file, which may be a password. That it expects
+/// something is about names and forms that are ours.
 fn without_values(message: &str) -> String {
-    // Names of fields are in backticks.
-    match (message.find('"'), message.rfind('"')) {
-        (Some(first), Some(last)) if first < last => format!("{}…{}", &message[..=first], &message[last..]),
-        _ => message.to_owned(),
+    if message.starts_with("missing field ") {
+        return message.to_owned();
+    }
+    let (what, expected) = message.split_at(message.rfind(", expected ").unwrap_or(message.len()));
+    match what.find(['"', '`', '\'']) {
+        Some(quoted) => format!("{}{expected}", what[..quoted].trim_end()),
+        None => message.to_owned(),
     }
 }
 
@@ -194,6 +228,8 @@ fn shown(path: &Path) -> String {
 
 /// The variable that names the only file to read.
 const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
+/// The longest file, in bytes: ten thousand stores.
+const LONGEST: u64 = 1 << 20;
 const OTHERS: u32 = 0o004;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 

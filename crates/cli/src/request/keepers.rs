@@ -31,7 +31,7 @@ impl Keepers {
         Keepers::read(&std::env::var(KEEPER_VARIABLE).unwrap_or_default())
     }
 
-    fn read(text: &str) -> Keepers {
+    pub(crate) fn read(text: &str) -> Keepers {
         let keepers = text.split(',').filter_map(|part| {
             let (head, lock) = part.trim().split_once('=')?;
             let mut tags = head.split(':');

@@ -25,7 +25,7 @@ impl Tags {
         Tags::read(&std::env::var(OWNER_VARIABLE).unwrap_or_default())
     }
 
-    fn read(text: &str) -> Tags {
+    pub(crate) fn read(text: &str) -> Tags {
         // Anything other than a tag was not written by leasehold, and is not passed on.
         let tags = text.split(',').map(str::trim).filter(|text| is_tag(text));
         let mut tags: Vec<_> = tags.map(str::to_owned).collect();

@@ -118,10 +118,10 @@ pub(crate) fn was_ignored(signal: Signal) -> bool {
 
 /// A set of signals as the kernel writes it: bit n-1 is signal n.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mask(u64);
+pub(crate) struct Mask(u64);
 
 impl Mask {
-    fn has(self, signal: Signal) -> bool {
+    pub(crate) fn has(self, signal: Signal) -> bool {
         u32::try_from(signal.as_raw() - 1)
             .ok()
             .and_then(|bit| self.0.checked_shr(bit))
@@ -135,7 +135,7 @@ fn ignored_at_start() -> Mask {
     ignored_in(&status)
 }
 
-fn ignored_in(status: &str) -> Mask {
+pub(crate) fn ignored_in(status: &str) -> Mask {
     let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     Mask(digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or_default())
 }

@@ -167,7 +167,7 @@ impl Warden {
 }
 
 impl Message {
-    fn line(self) -> String {
+    pub(crate) fn line(self) -> String {
         match self {
             Message::Wait => "wait\n".to_owned(),
             Message::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
@@ -176,12 +176,15 @@ impl Message {
         }
     }
 
-    fn read(line: &str) -> Option<Message> {
+    pub(crate) fn read(line: &str) -> Option<Message> {
         let mut parts = line.split(' ');
         match (parts.next()?, parts.next(), parts.next()) {
             ("wait", None, None) => Some(Message::Wait),
             ("done", None, None) => Some(Message::Done),
-            ("command", Some(pid), None) => pid.parse().ok().and_then(Pid::from_raw).map(Message::Command),
+            ("command", Some(pid), None) => {
+                let pid = pid.parse().ok().filter(|pid| *pid > 0);
+                pid.and_then(Pid::from_raw).map(Message::Command)
+            }
             ("until", Some(nanos), Some(grace)) => Some(Message::Until(
                 Moment::from_nanos(nanos.parse().ok()?),
                 Duration::from_millis(grace.parse().ok()?),

@@ -114,15 +114,19 @@ async fn wiped_store_is_found_and_the_register_stays_right() {
     assert!(shown["verdict"]["counts"]["losses"].as_u64() > Some(0), "{shown:#}");
 }
 
-#[test]
-fn ctrl_c_ends_the_run_with_a_report() {
-    let sandbox = Sandbox::new();
-    let run = Started::new(sandbox.leasehold(&["torture", "--duration", "1h", "--json", "--faults", "none"]));
-    // A lock that is held shows that the workers are at work.
+/// Waits until a lock is held, which shows that the workers are at work.
+fn at_work(sandbox: &Sandbox) {
     eventually(|| match sandbox.end(&["ls", "leasehold-torture/", "--json"]).out {
         held if held.contains("mutex-") => Ok(()),
         other => Err(other),
     });
+}
+
+#[test]
+fn ctrl_c_ends_the_run_with_a_report() {
+    let sandbox = Sandbox::new();
+    let run = Started::new(sandbox.leasehold(&["torture", "--duration", "1h", "--json", "--faults", "none"]));
+    at_work(&sandbox);
     rustix::process::kill_process(run.pid(), rustix::process::Signal::INT).unwrap();
     let ended = run.end();
     let shown = report(&ended);
@@ -149,10 +153,7 @@ fn a_second_ctrl_c_kills_the_workers_and_ends_the_command() {
         workers if workers.len() == 4 => Ok(workers),
         workers => Err(format!("{} workers", workers.len())),
     });
-    eventually(|| match sandbox.end(&["ls", "leasehold-torture/", "--json"]).out {
-        held if held.contains("mutex-") => Ok(()),
-        other => Err(other),
-    });
+    at_work(&sandbox);
     // A worker that is stopped cannot end in order, so the first signal is not enough for long.
     rustix::process::kill_process(workers[0], rustix::process::Signal::STOP).unwrap();
     let mut run = run;
@@ -167,9 +168,48 @@ fn a_second_ctrl_c_kills_the_workers_and_ends_the_command() {
     let ended = run.end();
     assert_eq!(ended.code(), 130, "{ended:?}");
     assert!(ended.err.contains("the run was given up"), "{ended:?}");
+    assert!(ended.err.contains("nothing else of its names") && !ended.err.contains("sweep:"), "{ended:?}");
     for worker in workers {
         crate::support::wait_until_gone(worker.as_raw_nonzero().get());
     }
+}
+
+/// Files of this process and its children end after 32 KiB, as on a disk that is full.
+const FULL: &str = "trap '' XFSZ; ulimit -f 64; exec leasehold torture --duration 4s --ttl 1s --faults none";
+
+#[test]
+fn a_full_disk_takes_no_judgement() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("report");
+    let script = format!("{FULL} --report {}", folder.display());
+    let ended = Started::new(sandbox.sh(&script)).end().expect(74);
+    assert!(ended.out.starts_with("kept: "), "{ended:?}");
+    assert!(!ended.out.contains("are in"), "no files are promised: {ended:?}");
+    ended.says("the judgement is \"kept\"").says("history.jsonl: File too large").says("free some space");
+    assert!(std::fs::read_to_string(folder.join("report.txt")).unwrap().starts_with("kept: "));
+    // As one object it is whole, too.
+    let again = Started::new(sandbox.sh(&format!("{script}-2 --json"))).end().expect(74);
+    assert_eq!(report(&again)["judgement"], "kept");
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_change_the_exit_code() {
+    let sandbox = Sandbox::new();
+    let args = ["torture", "--duration", "4s", "--ttl", "1s", "--faults", "none", "--processes", "2"];
+    let mut command = sandbox.leasehold(&args);
+    let (reader, writer) = std::io::pipe().unwrap();
+    command.stdout(writer);
+    drop(reader);
+    let run = Started::new(command);
+    let workers = eventually(|| match children(run.pid()) {
+        workers if workers.len() == 2 => Ok(workers),
+        workers => Err(format!("{} workers", workers.len())),
+    });
+    at_work(&sandbox);
+    // A worker that somebody else kills leaves the run without a judgement.
+    rustix::process::kill_process(workers[0], rustix::process::Signal::KILL).unwrap();
+    let ended = run.end().expect(77);
+    assert_eq!(ended.err, "", "an error about a reader that has left");
 }
 
 #[test]
@@ -181,6 +221,10 @@ fn what_cannot_work_is_refused_before_anything_is_started() {
     assert!(ended.err.contains("write pause, kill or both"), "{}", ended.err);
     let ended = sandbox.end(&["torture", "--duration", "0s"]).expect(64);
     assert!(ended.err.contains("from 1s to 24h"), "{}", ended.err);
+    for ttl in ["0s", "1us", "1000y"] {
+        let ended = sandbox.end(&["torture", "--ttl", ttl]).expect(64);
+        assert!(ended.err.contains("from 20ms to 1h"), "{}", ended.err);
+    }
     let ended = sandbox.end(&["torture", "--processes", "1"]).expect(64);
     assert!(ended.err.contains("2..=100"), "{}", ended.err);
     let secret = "redis://me:sesame@127.0.0.1:1/0";

@@ -1,26 +1,27 @@
 //! Every event as an EDN map.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write};
 
+use super::Exporter;
 use crate::event::{Event, FenceValue, Values};
-use crate::view::View;
 
-pub(super) fn all(view: &View<'_>, key: Option<&str>) -> String {
-    let mut out = String::new();
-    let is_wanted = |event: &&Event| key.is_none() || event.key.is_none() || event.key.as_deref() == key;
-    for event in view.events.iter().filter(is_wanted) {
+pub(super) fn all(exporter: &Exporter<'_>, key: Option<&str>, out: &mut impl Write) -> io::Result<()> {
+    let is_wanted = |event: &Event| key.is_none() || event.key.is_none() || event.key.as_deref() == key;
+    let wanted = exporter.events.iter().filter(|placed| is_wanted(placed.event));
+    for (index, placed) in wanted.enumerate() {
+        let event = placed.event;
         let process = event.process.map_or(":nemesis".to_owned(), |process| process.to_string());
-        let _ = write!(out, "{{:process {process}, :type :{}, ", event.stage.word());
-        let _ = write!(out, ":f :{}, :value {}", event.operation.word(), value(event));
-        let _ = write!(out, ", :time {}, :index {}", event.moment(), event.index);
+        write!(out, "{{:process {process}, :type :{}, ", event.stage.word())?;
+        write!(out, ":f :{}, :value {}", event.operation.word(), value(event))?;
+        write!(out, ", :time {}, :index {index}, :i {}", placed.time, event.index)?;
         if let Some(error) = &event.error {
-            let _ = write!(out, ", :error {}", text(error));
+            write!(out, ", :error {}", text(error))?;
         }
-        out.push_str("}\n");
+        out.write_all(b"}\n")?;
     }
-    out
+    Ok(())
 }
-
 fn value(event: &Event) -> String {
     let values = &event.values;
     let mut parts: Vec<String> = Vec::new();

@@ -1,23 +1,17 @@
 //! Lines with tabs, in the form of Porcupine's test data.
 
 use std::collections::HashSet;
-use std::fmt::Write;
+use std::io::{self, Write};
 
-use crate::event::{Event, Operation, Stage};
-use crate::view::{Call, View};
+use super::Exporter;
+use crate::event::{Operation, Stage};
+use crate::view::Call;
 
-pub(super) fn one(view: &View<'_>, key: &str) -> String {
-    let refused = refused(view);
-    let mut events: Vec<&Event> = view
-        .events
-        .iter()
-        .filter(|event| event.key.as_deref() == Some(key) && event.process.is_some())
-        .filter(|event| !refused.contains(&event.index))
-        .collect();
-    // Porcupine takes the order of the lines as that of time, and processes stamp before and after.
-    events.sort_by_key(|event| (view.times.at(event), event.stage != Stage::Invoke, event.index));
-    let mut out = String::new();
-    for event in events {
+pub(super) fn one(exporter: &Exporter<'_>, key: &str, out: &mut impl Write) -> io::Result<()> {
+    let refused = refused(exporter.calls_of(key));
+    for placed in exporter.events_of(key) {
+        let event = placed.event;
+        let Some(process) = event.process.filter(|_| !refused.contains(&event.index)) else { continue };
         let value = match (event.operation, event.stage) {
             (Operation::Acquire | Operation::Release | Operation::Lost, _) => "nil".to_owned(),
             (Operation::Read | Operation::Write, Stage::Info) => ":timed-out".to_owned(),
@@ -27,18 +21,18 @@ pub(super) fn one(view: &View<'_>, key: &str) -> String {
             (Operation::Read | Operation::Write, _) => event.values.val.unwrap_or(0).to_string(),
             _ => continue,
         };
-        let (process, stage) = (event.process.unwrap_or(0), event.stage.word());
-        let _ =
-            writeln!(out, "INFO  jepsen.util - {process}\t:{stage}\t:{}\t{value}", event.operation.word());
+        let (stage, operation) = (event.stage.word(), event.operation.word());
+        writeln!(out, "INFO  jepsen.util - {process}\t:{stage}\t:{operation}\t{value}")?;
     }
-    out
+    Ok(())
 }
 
 /// Returns the places of refused reads and writes and of their invocations. They did not happen, and a reader that
 /// does not know refusals would take them for operations without an answer.
-fn refused(view: &View<'_>) -> HashSet<u64> {
-    let is_register = |call: &&Call<'_>| matches!(call.invoke.operation, Operation::Read | Operation::Write);
-    let ended = view.calls.iter().filter(is_register).filter_map(|call| Some((call.invoke, call.done?)));
+fn refused<'c, 'h: 'c>(calls: impl Iterator<Item = &'c Call<'h>>) -> HashSet<u64> {
+    let of_register =
+        calls.filter(|call| matches!(call.invoke.operation, Operation::Read | Operation::Write));
+    let ended = of_register.filter_map(|call| Some((call.invoke, call.done?)));
     let failed = ended.filter(|(_, done)| done.stage == Stage::Fail);
     failed.flat_map(|(invoke, done)| [invoke.index, done.index]).collect()
 }

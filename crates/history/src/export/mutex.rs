@@ -1,53 +1,64 @@
 //! One lock as a plain mutex: acquisitions and releases, in which leases end by a release of unknown outcome.
 
-use std::collections::HashMap;
-use std::fmt::Write;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
 
+use super::Exporter;
 use crate::event::{Event, Operation, Stage};
-use crate::view::View;
 
 /// A line of the export, in the order of time.
 struct Line {
     time: u64,
     index: u64,
-    process: u64,
+    by: By,
     stage: Stage,
     operation: &'static str,
 }
 
-pub(super) fn one(view: &View<'_>, key: &str) -> String {
-    let mut out = String::new();
+/// The actor of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum By {
+    Process(u64),
+    /// The store, which frees the grant of this place: its process may do something else at that time.
+    EndOf(u64),
+}
+
+pub(super) fn one(exporter: &Exporter<'_>, key: &str, out: &mut impl Write) -> io::Result<()> {
     let mut numbers = Numbers::default();
-    for (index, line) in lines(view, key).into_iter().enumerate() {
-        let process = numbers.of(line.process, line.stage);
-        let _ = writeln!(
+    for (index, line) in lines(exporter, key).into_iter().enumerate() {
+        let process = numbers.of(line.by, line.stage);
+        writeln!(
             out,
             "{{:process {process}, :type :{}, :f :{}, :value nil, :time {}, :index {index}}}",
             line.stage.word(),
             line.operation,
             line.time,
-        );
+        )?;
     }
-    out
+    Ok(())
 }
 
-fn lines(view: &View<'_>, key: &str) -> Vec<Line> {
-    let mut lines = Vec::new();
+fn lines(exporter: &Exporter<'_>, key: &str) -> Vec<Line> {
+    let times: HashMap<u64, u64> =
+        exporter.events_of(key).map(|placed| (placed.event.index, placed.time)).collect();
     let line = |event: &Event, stage: Stage| Line {
-        time: view.times.at(event),
+        time: times.get(&event.index).copied().unwrap_or_default(),
         index: event.index,
-        process: event.process.unwrap_or(0),
+        by: By::Process(event.process.unwrap_or(0)),
         stage,
         operation: event.operation.word(),
     };
-    let is_its = |event: &Event| event.key.as_deref() == Some(key);
-    for call in view.calls.iter().filter(|call| is_its(call.invoke)) {
-        if call.invoke.operation == Operation::Acquire {
-            lines.push(line(call.invoke, Stage::Invoke));
-            lines.extend(call.done.or(call.unknown).map(|end| line(end, end.stage)));
+    let mut lines = Vec::new();
+    let granted: HashSet<u64> = exporter.grants_of(key).map(|grant| grant.got.index).collect();
+    for call in exporter.calls_of(key).filter(|call| call.invoke.operation == Operation::Acquire) {
+        // One that only counts, of a holder that has the lock, is nothing that a plain mutex knows.
+        if call.done.is_some_and(|done| done.stage == Stage::Ok && !granted.contains(&done.index)) {
+            continue;
         }
+        lines.push(line(call.invoke, Stage::Invoke));
+        lines.extend(call.done.or(call.unknown).map(|end| line(end, end.stage)));
     }
-    for grant in view.grants.iter().filter(|grant| grant.key == key) {
+    for grant in exporter.grants_of(key) {
         let released = grant.release.filter(|release| release.succeeded());
         match (released, released.and_then(|release| release.done)) {
             (Some(release), Some(done)) => {
@@ -56,10 +67,11 @@ fn lines(view: &View<'_>, key: &str) -> Vec<Line> {
             }
             // The store may free it as soon as its holder no longer relies on it.
             _ => {
-                let (time, index, process) = (grant.until, grant.got.index, grant.process);
+                let got = line(grant.got, Stage::Ok);
+                let (time, index, by) = (grant.until.max(got.time), got.index, By::EndOf(got.index));
                 let operation = Operation::Release.word();
                 for stage in [Stage::Invoke, Stage::Info] {
-                    lines.push(Line { time, index, process, stage, operation });
+                    lines.push(Line { time, index, by, stage, operation });
                 }
             }
         }
@@ -67,23 +79,22 @@ fn lines(view: &View<'_>, key: &str) -> Vec<Line> {
     lines.sort_by_key(|line| (line.time, line.index));
     lines
 }
-
 /// Numbers of processes: after an unknown outcome a process is over, and what follows is another one.
 #[derive(Default)]
 struct Numbers {
-    known: HashMap<u64, u64>,
+    known: HashMap<By, u64>,
     next: u64,
 }
 
 impl Numbers {
-    fn of(&mut self, process: u64, stage: Stage) -> u64 {
+    fn of(&mut self, by: By, stage: Stage) -> u64 {
         let next = &mut self.next;
-        let number = *self.known.entry(process).or_insert_with(|| {
+        let number = *self.known.entry(by).or_insert_with(|| {
             *next += 1;
             *next - 1
         });
         if stage == Stage::Info {
-            self.known.remove(&process);
+            self.known.remove(&by);
         }
         number
     }

@@ -28,11 +28,13 @@ fn an_error_has_the_line_and_what_is_wrong() {
         (r#"{"i":0,"t":5,"p":2,"type":"invoke","f":"acquire"}"#, "does not rise"),
         (r#"{"i":1,"t":5,"p":1,"type":"invoke","f":"read"}"#, "while its acquire is open"),
         (r#"{"i":1,"t":5,"p":1,"type":"ok","f":"read"}"#, "completes read, which it has not begun"),
+        (r#"{"i":1,"t":5,"p":1,"type":"ok","f":"acquire","key":"b"}"#, "with another \"key\""),
+        (r#"{"i":1,"t":5,"p":1,"type":"info","f":"acquire"}"#, "with another \"key\""),
     ] {
         let error = error_of(&format!("{good}\n{bad}\n"));
         assert!(error.contains("line 2") && error.contains(expected), "{bad}: {error}");
     }
-    let unknown = r#"{"i":1,"t":5,"p":1,"type":"info","f":"acquire"}
+    let unknown = r#"{"i":1,"t":5,"p":1,"type":"info","f":"acquire","key":"job"}
 {"i":2,"t":5,"p":1,"type":"invoke","f":"acquire"}"#;
     let error = error_of(&format!("{good}\n{unknown}\n"));
     assert!(error.contains("line 3") && error.contains("give it a new number"), "{error}");

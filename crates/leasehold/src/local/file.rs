@@ -72,6 +72,8 @@ use leasehold_core::{
 mod config;
 mod directory;
 mod failure;
+#[cfg(test)]
+mod fuzz;
 mod inspect;
 mod kept_dir;
 mod ledger_file;

@@ -24,7 +24,7 @@ pub(super) struct ControlRegister {
 
 /// The notice about one claim.
 #[derive(Clone, Debug, PartialEq)]
-struct Notice {
+pub(super) struct Notice {
     tag: String,
     /// The offer to another process.
     offer: Option<Offer>,
@@ -228,7 +228,7 @@ fn is_offered(notice: &Notice, tag: &str, offer: Offer) -> bool {
     notice.tag == tag && notice.offer == Some(offer)
 }
 
-fn written(notices: &[Notice]) -> Vec<u8> {
+pub(super) fn written(notices: &[Notice]) -> Vec<u8> {
     let record = Record::of(KIND).number(notices.len() as u64);
     let record = notices.iter().fold(record, |record, notice| {
         let number = notice.offer.as_ref().map_or(&[][..], |offer| &offer.number);
@@ -242,7 +242,7 @@ fn written(notices: &[Notice]) -> Vec<u8> {
     record.done()
 }
 
-fn read(value: &[u8]) -> Option<Vec<Notice>> {
+pub(super) fn read(value: &[u8]) -> Option<Vec<Notice>> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
     let mut parts = Parts::of(KIND, value)?;
     let count = usize::try_from(parts.number()?).ok().filter(|count| *count <= value.len())?;
@@ -254,7 +254,12 @@ fn read(value: &[u8]) -> Option<Vec<Notice>> {
             bytes => Some(Number::try_from(bytes).ok()?),
         };
         let sub = u32::try_from(parts.number()?).ok()?;
-        let offer = number.map(|number| Offer { number, sub });
+        let offer = match number {
+            Some(number) => Some(Offer { number, sub }),
+            // Without an offer nothing is counted.
+            None if sub == 0 => None,
+            None => return None,
+        };
         let revoked = match parts.byte()? {
             0 => None,
             1 => {
@@ -276,26 +281,25 @@ const CONFLICTS: u32 = 1_000;
 /// until the next change.
 const KEEP: Duration = Duration::from_secs(86_400);
 
+/// Returns notices of all forms.
+#[cfg(test)]
+pub(super) fn samples() -> Vec<Notice> {
+    let request = |reason: &str| Some(Request { mark: [9; 8], reason: reason.to_owned() });
+    let (full, none) = (Offer { number: [7; 16], sub: u32::MAX }, Offer { number: [0; 16], sub: 0 });
+    vec![
+        Notice { tag: "a".repeat(32), offer: Some(full), revoked: None },
+        Notice { tag: "b".repeat(32), offer: None, revoked: request("") },
+        Notice { tag: "c".repeat(32), offer: Some(none), revoked: request("drain “a”\n") },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn notices_are_read_as_they_were_written_and_nothing_else_is() {
-        let request = |reason: &str| Some(Request { mark: [9; 8], reason: reason.to_owned() });
-        let notices = vec![
-            Notice {
-                tag: "a".repeat(32),
-                offer: Some(Offer { number: [7; 16], sub: u32::MAX }),
-                revoked: None,
-            },
-            Notice { tag: "b".repeat(32), offer: None, revoked: request("") },
-            Notice {
-                tag: "c".repeat(32),
-                offer: Some(Offer { number: [0; 16], sub: 0 }),
-                revoked: request("drain “a”\n"),
-            },
-        ];
+        let notices = samples();
         let value = written(&notices);
         assert_eq!(read(&value), Some(notices));
         (0..value.len()).for_each(|length| assert_eq!(read(&value[..length]), None));

@@ -1,6 +1,8 @@
 //! The locks: mutex, read-write lock and semaphore, each as a share that one admission rule decides on.
 
 mod control;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod mutex;
 mod reacquire;

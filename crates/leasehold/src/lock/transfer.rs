@@ -49,12 +49,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// or end it. It contains no password and no address, and `{:?}` does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TransferToken {
-    resource: Resource,
-    id: ClaimId,
-    number: Number,
-    share: Share,
-    fence: Fence,
-    lasts: Duration,
+    pub(super) resource: Resource,
+    pub(super) id: ClaimId,
+    pub(super) number: Number,
+    pub(super) share: Share,
+    pub(super) fence: Fence,
+    pub(super) lasts: Duration,
 }
 
 impl Guard {
@@ -223,7 +223,9 @@ fn read(text: &str) -> Option<TransferToken> {
     let length: usize = part()?.parse().ok()?;
     let name = part()?;
     let resource = Resource::new(name).ok().filter(|_| name.len() == length)?;
-    Some(TransferToken { resource, id, number, share, fence, lasts })
+    let token = TransferToken { resource, id, number, share, fence, lasts };
+    // A token has one text: without signs, and without zeros before its numbers.
+    (token.to_string() == text).then_some(token)
 }
 
 /// Uses the token, so that no other process can continue the claim.
@@ -283,7 +285,10 @@ mod tests {
             }
             assert!(format!("{text}!").parse::<TransferToken>().is_err());
             assert!(text.replacen("-1:", "-2:", 1).parse::<TransferToken>().is_err());
-            assert!(text.replacen("2/5", "6/5", 1).parse::<TransferToken>().is_err());
+            for other in ["6/5", "+2/5", "02/5", "2/+5"] {
+                assert!(text.replacen("2/5", other, 1).parse::<TransferToken>().is_err(), "{other}");
+            }
+            assert!(text.replacen(":19998:", ":019998:", 1).parse::<TransferToken>().is_err());
         }
     }
 

@@ -87,7 +87,7 @@ pub(super) async fn revoke(
     let asked = match console.state.client.revoke(&named.name, form.reason.trim()).await {
         Ok(asked) => asked,
         Err(error) => {
-            return refusal::page(&visit, StatusCode::BAD_GATEWAY, "Nobody was asked", &error.to_string());
+            return refusal::page(&visit, status_of(&error), "Nobody was asked", &error.to_string());
         }
     };
     tracing::info!(lock = named.name, asked = asked.len(), "an operator asked for a release");
@@ -174,12 +174,7 @@ pub(super) async fn break_claims(
     let snapshot = match console.state.client.inspect(&named.name).await {
         Ok(snapshot) => snapshot,
         Err(error) => {
-            return refusal::page(
-                &visit,
-                StatusCode::BAD_GATEWAY,
-                "Nothing was taken away",
-                &error.to_string(),
-            );
+            return refusal::page(&visit, status_of(&error), "Nothing was taken away", &error.to_string());
         }
     };
     let to_end: Vec<ClaimInfo> =
@@ -241,7 +236,7 @@ impl Console {
             .client
             .inspect(&named.name)
             .await
-            .map_err(|error| failed(StatusCode::BAD_GATEWAY, error.to_string()))
+            .map_err(|error| failed(status_of(&error), error.to_string()))
     }
 
     /// Returns the page to show instead, if the reader may not act.
@@ -324,6 +319,14 @@ fn nobody(name: &str) -> Markup {
     html! {
         section.panel aria-label="Holders" { (empty("Nobody holds this lock", "There is nothing to do.")) }
         div.buttons { a.button.first href=(paths::lock(name)) { "Back to the lock" } }
+    }
+}
+
+/// Returns the status of a page about a store that did not do what was asked: the name may be none of a lock.
+fn status_of(error: &leasehold::Error) -> StatusCode {
+    match error.kind() {
+        leasehold::ErrorKind::Invalid => StatusCode::BAD_REQUEST,
+        _ => StatusCode::BAD_GATEWAY,
     }
 }
 

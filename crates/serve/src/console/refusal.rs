@@ -31,9 +31,10 @@ pub(crate) async fn as_page(request: Request, next: Next) -> Response {
         }
         code => page(&visit, response.status(), code.parts().2, &problem.detail),
     };
-    // The guard has set the headers that protect every answer.
+    // The guard has set the headers that protect every answer. Those of the object do not describe a page or a redirect.
+    let of_object = [header::CONTENT_LENGTH, header::CONTENT_TYPE];
     for (name, value) in response.headers() {
-        if !drawn.headers().contains_key(name) && name != header::CONTENT_LENGTH {
+        if !drawn.headers().contains_key(name) && !of_object.contains(name) {
             drawn.headers_mut().insert(name.clone(), value.clone());
         }
     }

@@ -4,6 +4,8 @@
 //! holders are notified first, and a lock that an answer has called valid is not given up before that time is over.
 
 mod connection;
+#[cfg(test)]
+mod fuzz;
 mod noticing;
 mod sockets;
 mod strangers;

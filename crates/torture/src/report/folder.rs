@@ -1,7 +1,7 @@
 //! The folder of a report: new or empty, and its owner's alone. What was there before is never changed.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,36 @@ pub(super) fn create(folder: &Path) -> io::Result<()> {
             DirBuilder::new().mode(0o700).create(&folder)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// The files of a folder, as they are written.
+#[derive(Debug)]
+pub(super) struct Files<'f> {
+    folder: &'f Path,
+    pub(super) written: Vec<PathBuf>,
+}
+
+impl Files<'_> {
+    pub(super) fn of(folder: &Path) -> Files<'_> {
+        Files { folder, written: Vec::new() }
+    }
+
+    /// Creates a file and writes it. An error has its name.
+    pub(super) fn put(
+        &mut self,
+        name: &str,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let path = self.folder.join(name);
+        let put = || {
+            let mut file = BufWriter::new(create_file(&path)?);
+            write(&mut file)?;
+            file.flush()
+        };
+        put().map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?;
+        self.written.push(path);
+        Ok(())
     }
 }
 
@@ -52,6 +82,22 @@ mod tests {
         std::fs::create_dir(&empty).unwrap();
         symlink(&empty, parent.path().join("link")).unwrap();
         assert_eq!(create(&link).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn an_error_has_the_name_of_its_file_and_those_before_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::of(folder.path());
+        files.put("history.jsonl", |file| file.write_all(b"{}\n")).unwrap();
+        let full = |file: &mut BufWriter<File>| {
+            file.write_all(b"half")?;
+            Err(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error()))
+        };
+        let error = files.put("history.edn", full).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("history.edn: No space left"), "{error}");
+        assert_eq!(files.written, [folder.path().join("history.jsonl")]);
+        assert_eq!(std::fs::read(folder.path().join("history.jsonl")).unwrap(), b"{}\n");
     }
 
     #[test]

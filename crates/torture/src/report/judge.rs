@@ -6,6 +6,7 @@ use leasehold_history::{Event, Invariant, Operation, Stage, Violation};
 
 use super::{Finding, Judgement, Report, many};
 use crate::rig::process::HUNG;
+use crate::rig::residue::CLAIMS;
 
 impl Report {
     /// Adds the findings about a history that was judged.
@@ -21,6 +22,13 @@ impl Report {
             self.find(Judgement::Unjudged, format!("nothing was acquired{blame}"));
         } else if failures > counts.grants {
             let text = format!("more acquisitions failed ({failures}) than succeeded{blame}");
+            self.find(Judgement::Unjudged, text);
+        } else if failures > 0 {
+            let text = format!("{} failed{blame}", many(failures, "acquisition", "acquisitions"));
+            self.find(Judgement::Kept, text);
+        }
+        if let Some(why) = self.unasked() {
+            let text = format!("the store did not say what is left in it: {why}");
             self.find(Judgement::Unjudged, text);
         }
         if self.grade == "none" {
@@ -48,6 +56,13 @@ impl Report {
             .into_iter()
             .find(|judgement| self.findings.iter().any(|one| one.leads_to == *judgement))
             .unwrap_or(Judgement::Kept);
+    }
+
+    /// Returns why it is not known which claims are left in the store, if it is not.
+    fn unasked(&self) -> Option<&str> {
+        let unknown = |event: &&Event| event.operation == Operation::Residue && event.stage == Stage::Info;
+        let mut unknown = self.history.events().iter().filter(unknown);
+        unknown.find(|event| event.values.label.as_deref() == Some(CLAIMS))?.error.as_deref()
     }
 
     /// Returns the labels of the faults that begin with one of these words.

@@ -55,7 +55,8 @@ fn counted(stage: Stage, label: &str, count: u64) -> Event {
     event
 }
 
-const CLAIMS: &str = "claims";
+/// The claims that should have ended.
+pub(crate) const CLAIMS: &str = "claims";
 /// Not a residue: names that were removed because nothing else needs them.
 const SWEPT: &str = "names removed by a sweep";
 const SLACK: Duration = Duration::from_secs(10);

@@ -32,8 +32,8 @@ pub(crate) struct TortureArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), default_value_t = 3)]
     pub(crate) locks: u16,
 
-    /// The ttl of the locks
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
+    /// The ttl of the locks, from 20ms to 1h
+    #[arg(long, value_name = "DURATION", value_parser = lease, default_value = "2s")]
     pub(crate) ttl: Duration,
 
     /// The most acquisitions in a second, of all workers together
@@ -100,6 +100,18 @@ fn run_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn lease(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    match time < SHORTEST_LEASE || time > LONGEST_LEASE {
+        true => Err("write a time from 20ms to 1h".to_owned()),
+        false => Ok(time),
+    }
+}
+
+/// Locks take no shorter one.
+const SHORTEST_LEASE: Duration = Duration::from_millis(20);
+/// Faults last for leases, and so does the end of a run.
+const LONGEST_LEASE: Duration = Duration::from_secs(3600);
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
@@ -109,11 +121,17 @@ Examples:
   leasehold torture --store postgres://app@db/app --duration 10m --report /tmp/torture
   leasehold torture --faults pause --seed 42 --json
 
-Ctrl-C ends the run early, with a report of what was seen.
+Ctrl-C ends the run early, with a report of what was seen, and the exit code of
+that report. A second Ctrl-C kills the workers at once: there is no report, and
+the exit code is 130.
 
-Exits with 0 if everything that could be judged was kept, with 1 if the store
-forgot grants that were valid, with 70 if a promise was broken, and with 77 if
-the run shows too little to judge.";
+Exits with 0 if everything that could be judged was kept; with 1 if the store
+forgot grants that were valid, or something removed them, and nothing worse was
+seen; with 70 if a promise was broken; and with 77 if the run shows too little
+to judge. Without a judgement it exits with 64 for flags that cannot be
+understood or a directory that is not empty, with 69 if the store cannot be
+opened, with 74 if the report cannot be written, and with 78 if the plan cannot
+work on this store.";
 
 #[cfg(test)]
 mod tests {

@@ -265,15 +265,17 @@ impl LedgerFile {
     }
 
     fn slot(&self, root: &Root) -> Vec<u8> {
-        let head = format!(
-            "{HEAD} {} {} {} {} {}",
-            self.generation,
-            root.boot(),
-            self.ceiling,
-            self.next_place,
-            self.places.text(self.entries())
-        );
-        let text = self.ledger.to_text(&head);
+        LedgerFile::slot_of(&self.ledger.to_text(&self.head(root.boot())))
+    }
+
+    /// Returns what a ledger in a file has beside its claims.
+    pub(super) fn head(&self, boot: &str) -> String {
+        let places = self.places.text(self.entries());
+        format!("{HEAD} {} {boot} {} {} {places}", self.generation, self.ceiling, self.next_place)
+    }
+
+    /// Returns the slot with this text.
+    pub(super) fn slot_of(text: &str) -> Vec<u8> {
         format!("{:08x}\n{text}", text.len()).into_bytes()
     }
 
@@ -354,7 +356,7 @@ impl LedgerFile {
         })
     }
 
-    fn parse(slot: &[u8], boot: &str) -> Option<LedgerFile> {
+    pub(super) fn parse(slot: &[u8], boot: &str) -> Option<LedgerFile> {
         let (length, rest) = slot.split_at_checked(9)?;
         let length = std::str::from_utf8(length).ok()?.strip_suffix('\n')?;
         let text = rest.get(..usize::from_str_radix(length, 16).ok()?)?;

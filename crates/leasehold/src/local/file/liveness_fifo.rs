@@ -37,17 +37,17 @@ pub(super) struct FifoName {
 }
 
 impl FifoName {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let FifoName { place, share, id } = self;
         format!("{PREFIX}{place:020}-{}-{}-{}", share.weight(), share.capacity(), id.to_hex())
     }
 
     /// Returns the name under which a broken claim lives on, until its process ends it.
-    fn revoked(&self) -> String {
+    pub(super) fn revoked(&self) -> String {
         self.text() + REVOKED
     }
 
-    fn parse(text: &str) -> Option<FifoName> {
+    pub(super) fn parse(text: &str) -> Option<FifoName> {
         let text = text.strip_suffix(REVOKED).unwrap_or(text);
         let mut parts = text.strip_prefix(PREFIX)?.split('-');
         let place = parts.next()?.parse().ok()?;

@@ -92,7 +92,8 @@ impl Place {
 
     fn parse(text: &str) -> Option<Place> {
         let mut parts = text.split('=');
-        let number = parts.next()?.parse().ok()?;
+        // No claim has place 0.
+        let number = parts.next()?.parse().ok().filter(|number| *number != 0)?;
         let fifo = match (parts.next(), parts.next()) {
             (None, _) => None,
             (Some(place), Some(id)) => Some((place.parse().ok()?, ClaimId::from_hex(id)?)),
@@ -142,7 +143,9 @@ mod tests {
         places.insert(entry(1).id, 7);
         places.lives_by(entry(1).id, &FifoName { place: 3, share: Share::MUTEX, id: entry(9).id });
         assert!(places.text(&[entry(1)]).parse::<u64>().is_err());
-        for bad in ["", "x", "7=", "7=3", "7=3=x", "7=3=09=1", "7,8"] {
+        for bad in
+            ["", "x", "0", "0=3=09090909090909090909090909090909", "7=", "7=3", "7=3=x", "7=3=09=1", "7,8"]
+        {
             assert!(Places::parse(bad, &[entry(1)]).is_none(), "{bad}");
         }
     }

@@ -121,13 +121,13 @@ fn nothing() -> Registered {
 
 /// Returns a value as it is stored: a mark, a stamp, the name of the resource, and after the end of the
 /// line the bytes of the value.
-fn text(stamp: &str, at: &Resource, value: &[u8]) -> Vec<u8> {
+pub(super) fn text(stamp: &str, at: &Resource, value: &[u8]) -> Vec<u8> {
     let mut text = format!("{MAGIC} {stamp} {}\n", at.as_str()).into_bytes();
     text.extend_from_slice(value);
     text
 }
 
-fn read_text(file: &[u8]) -> Option<(&str, &str, &[u8])> {
+pub(super) fn read_text(file: &[u8]) -> Option<(&str, &str, &[u8])> {
     let end = file.iter().position(|byte| *byte == b'\n')?;
     let head = std::str::from_utf8(&file[..end]).ok()?.strip_prefix(MAGIC)?.strip_prefix(' ')?;
     let (stamp, name) = head.split_once(' ')?;

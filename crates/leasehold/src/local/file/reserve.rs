@@ -51,11 +51,11 @@ pub(super) fn raise(root: &Root, dir: &ResourceDir, needed: u64) -> Result<u64, 
     Ok(ceiling)
 }
 
-fn text(ceiling: u64) -> String {
+pub(super) fn text(ceiling: u64) -> String {
     format!("{MAGIC} {ceiling:020} {ceiling:020}\n")
 }
 
-fn parse(bytes: &[u8]) -> Option<u64> {
+pub(super) fn parse(bytes: &[u8]) -> Option<u64> {
     let found = std::str::from_utf8(bytes).ok()?;
     let number = found.strip_prefix(MAGIC)?.get(1..21)?.parse().ok()?;
     // A person may have written it, so the end of the line is optional.
