@@ -11,6 +11,7 @@ pub(crate) mod pubsub_conn;
 pub(crate) mod replicas;
 pub(crate) mod replies;
 pub(crate) mod request;
+pub(crate) mod run;
 pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]

@@ -19,7 +19,7 @@ use crate::net::connection::{Dialer, Link};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
 use crate::net::replicas::Unconfirmed;
-use crate::net::request::{Naming, Request, Stamping, push_command};
+use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::{self, Redirect};
 use crate::protocol::reply;
@@ -139,6 +139,7 @@ impl CommandConn {
         if let [request] = requests {
             return vec![self.attempt_one(request, sent, limit).await];
         }
+        debug_assert!(!requests.iter().any(|request| request.is_of_a_run()), "such a script is sent alone");
         let link = match self.connected(limit).await {
             Ok(link) => link,
             Err(failure) => return vec![Err(SendError::Unreached(failure)); requests.len()],
@@ -177,6 +178,7 @@ impl CommandConn {
         let link = self.connected(limit).await.map_err(SendError::Unreached)?;
         let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
         if let Err(ReplyError::UnknownScript) = answer {
+            link.confirm_run(request, limit).await.map_err(SendError::Failed)?;
             answer = self.ask(&link, request, Naming::Full, sent, limit).await;
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
@@ -369,11 +371,13 @@ impl CommandConn {
 /// Sends a script over a connection, and returns its reply.
 fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole, stamping: Stamping) -> Reply {
     let is_referred = sent == RequestRole::Referred;
+    let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
+    let text = of_run.as_deref().map_or_else(|| ScriptText::from(request.script), ScriptText::from);
     link.pipe().send(usize::from(is_referred), |bytes| {
         if is_referred {
             push_command(bytes, "ASKING");
         }
-        request.write(bytes, naming, stamping);
+        request.write(bytes, text, naming, stamping);
     })
 }
 
