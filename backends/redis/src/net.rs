@@ -4,6 +4,7 @@ pub(crate) mod command_conn;
 pub(crate) mod connection;
 pub(crate) mod duplex;
 pub(crate) mod endpoint;
+pub(crate) mod failures;
 pub(crate) mod login;
 pub(crate) mod outage;
 pub(crate) mod pipe;

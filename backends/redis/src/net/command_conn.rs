@@ -8,6 +8,7 @@
 //! All requests share one attempt to connect, and the pause before it; each waits no longer than its
 //! own limit. The attempt continues when the requests that waited for it have left.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
 
 use crate::net::connection::{Dialer, Link};
+use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
 use crate::net::replicas::Unconfirmed;
 use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
 use crate::net::timer::{self, Limit};
-use crate::protocol::error::{self, Redirect};
+use crate::protocol::error::Redirect;
 use crate::protocol::reply;
 
 /// The shared connection for commands.
@@ -262,17 +264,21 @@ impl CommandConn {
         sending: impl Future<Output = Result<T, RedisError>>,
         limit: Limit,
     ) -> Result<T, ReplyError> {
-        let outcome = tokio::select! {
-            biased;
-            outcome = limit.bound(sending) => outcome,
-            // A server that was deposed while it hung is not waited for: its late effects do not count
-            // any more.
-            () = self.dialer.source().superseded(link.target()) => {
-                return Err(ReplyError::Failed(Failure::unanswered(format!(
-                    "{} had not answered when another server took over from it",
-                    link.target().endpoint
-                ))));
-            }
+        let mut sending = pin!(sending);
+        let outcome = match limit.at_most(PROMPT).bound(sending.as_mut()).await {
+            Ok(outcome) => Ok(outcome),
+            Err(_) => tokio::select! {
+                biased;
+                outcome = limit.bound(sending) => outcome,
+                // A server that was deposed while it hung is not waited for: its late effects do not count
+                // any more. To watch for that costs as much as a request, so prompt answers are not watched.
+                () = self.dialer.source().superseded(link.target()) => {
+                    return Err(ReplyError::Failed(Failure::unanswered(format!(
+                        "{} had not answered when another server took over from it",
+                        link.target().endpoint
+                    ))));
+                }
+            },
         };
         match outcome {
             Ok(Ok(answer)) => {
@@ -300,6 +306,9 @@ impl CommandConn {
 
     /// Returns a connection. All requests wait for the same attempt to make one.
     async fn connected(&self, limit: Limit) -> Result<Arc<Link>, Failure> {
+        if let Some(link) = self.present() {
+            return Ok(link);
+        }
         for _ in 0..MAX_DIALS {
             let dialing = self.dialing(limit);
             match limit.bound(dialing.clone()).await {
@@ -315,6 +324,13 @@ impl CommandConn {
             }
         }
         Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
+    }
+
+    /// Returns the connection if it is there and can be used.
+    fn present(&self) -> Option<Arc<Link>> {
+        let state = self.state();
+        let link = state.dialing.as_ref()?.peek()?.as_ref().ok()?;
+        (link.is_usable() && self.dialer.source().is_current(link.target())).then(|| link.clone())
     }
 
     /// Returns the existing connection, or the attempt to make one, which begins in time for `limit`.
@@ -426,69 +442,8 @@ pub(crate) enum RequestRole {
     Referred,
 }
 
-/// The failure of a request, for a sender that may know another server.
-#[derive(Clone, Debug)]
-pub(crate) enum SendError {
-    /// The server was not reached; nothing was sent.
-    Unreached(Failure),
-    /// Another server is to be asked, or the same one later; nothing was done.
-    Redirect(Redirect, Failure),
-    /// Anything else.
-    Failed(Failure),
-}
-
-impl SendError {
-    pub(crate) fn into_failure(self) -> Failure {
-        match self {
-            SendError::Unreached(failure) | SendError::Redirect(_, failure) | SendError::Failed(failure) => {
-                failure
-            }
-        }
-    }
-}
-
-/// The error that came instead of an answer.
-#[derive(Clone, Debug)]
-enum ReplyError {
-    UnknownScript,
-    /// The server is not, or no longer, the primary. It changed nothing.
-    NotPrimary(RedisError),
-    Refused(RedisError),
-    Failed(Failure),
-}
-
-impl From<RedisError> for ReplyError {
-    fn from(error: RedisError) -> ReplyError {
-        if error::is_unknown_script(&error) {
-            ReplyError::UnknownScript
-        } else if error::is_not_primary(&error) {
-            ReplyError::NotPrimary(error)
-        } else {
-            ReplyError::Refused(error)
-        }
-    }
-}
-
-fn failure(error: ReplyError, link: &Link) -> Failure {
-    let address = link.target().endpoint.to_string();
-    match error {
-        ReplyError::Failed(failure) => failure,
-        ReplyError::Refused(error) | ReplyError::NotPrimary(error) => error::of_request(&error, &address),
-        ReplyError::UnknownScript => error::of_answer("NOSCRIPT forgotten", &address),
-    }
-}
-
-fn send_error(error: ReplyError, link: &Link) -> SendError {
-    let redirect = match &error {
-        ReplyError::NotPrimary(error) | ReplyError::Refused(error) => error::redirect_of(error),
-        ReplyError::UnknownScript | ReplyError::Failed(_) => None,
-    };
-    let failure = failure(error, link);
-    match redirect {
-        Some(redirect) => SendError::Redirect(redirect, failure),
-        None => SendError::Failed(failure),
-    }
-}
+/// The time within which servers answer that are well.
+const PROMPT: Duration = Duration::from_millis(20);
 
 /// The time after the requested limit within which a server may answer that it has waited: an idle one
 /// looks at its timeouts ten times a second.
