@@ -4,6 +4,7 @@ pub(crate) mod command_conn;
 pub(crate) mod connection;
 pub(crate) mod duplex;
 pub(crate) mod endpoint;
+pub(crate) mod failures;
 pub(crate) mod login;
 pub(crate) mod outage;
 pub(crate) mod pipe;
@@ -11,6 +12,7 @@ pub(crate) mod pubsub_conn;
 pub(crate) mod replicas;
 pub(crate) mod replies;
 pub(crate) mod request;
+pub(crate) mod run;
 pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ struct MemoryMember {
     name: &'static str,
     lock: Mutex<Option<Lock>>,
     gate: watch::Sender<Gate>,
+    /// The number of withdrawals that it was asked for.
+    withdrawals: AtomicUsize,
 }
 
 impl MemoryMember {
@@ -137,6 +140,7 @@ impl Member for MemoryMember {
     }
 
     async fn withdraw(&self, claim: &Claim, stamps: &[RequestStamp]) -> Result<bool, Failure> {
+        self.withdrawals.fetch_add(1, Ordering::Relaxed);
         let mut lock = self.lock.lock().unwrap();
         Ok(lock.take_if(|lock| lock.id == claim.id && stamps.contains(&lock.stamp)).is_some())
     }
@@ -175,7 +179,12 @@ impl Subscription for Silence {
 
 async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
     let members = ["a", "b", "c"].map(|name| {
-        Arc::new(MemoryMember { name, lock: Mutex::default(), gate: watch::Sender::new(Gate::Open) })
+        Arc::new(MemoryMember {
+            name,
+            lock: Mutex::default(),
+            gate: watch::Sender::new(Gate::Open),
+            withdrawals: AtomicUsize::new(0),
+        })
     });
     let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
     let all = members.iter().map(|member| member.clone() as Arc<dyn Member>).collect();
@@ -198,16 +207,38 @@ async fn settle() {
 
 #[tokio::test(start_paused = true)]
 async fn request_overtaken_by_its_release_leaves_no_lock() {
-    let (quorum, [first, second, late]) = quorum().await;
+    for gate in [Gate::BeforeRequest, Gate::BeforeAnswer] {
+        let (quorum, [first, second, late]) = quorum().await;
+        late.gate.send_replace(gate);
+        let ours = claim(1);
+        assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
+        settle().await;
+        assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+        // The request, or its answer, arrives only now.
+        late.gate.send_replace(Gate::Open);
+        settle().await;
+        assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
+        assert_eq!(late.withdrawals.load(Ordering::Relaxed), 0, "the release has ended it");
+    }
+}
+
+/// A second release of the claim, after the first was not answered by all, finds the request still under way.
+#[tokio::test(start_paused = true)]
+async fn repeated_release_ends_the_lock_of_a_late_request() {
+    let (quorum, [_, _, late]) = quorum().await;
     late.gate.send_replace(Gate::BeforeRequest);
     let ours = claim(1);
     assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
-    settle().await;
-    assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
-    // The request arrives only now.
+    for _ in 0..2 {
+        quorum.release(&[&ours]).await;
+    }
     late.gate.send_replace(Gate::Open);
     settle().await;
-    assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
+    assert_eq!(late.holder(), None);
+    // Nothing of the claim is waited for any more.
+    let began = tokio::time::Instant::now();
+    quorum.release(&[&ours]).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

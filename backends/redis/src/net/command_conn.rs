@@ -8,6 +8,7 @@
 //! All requests share one attempt to connect, and the pause before it; each waits no longer than its
 //! own limit. The attempt continues when the requests that waited for it have left.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
 
 use crate::net::connection::{Dialer, Link};
+use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
 use crate::net::replicas::Unconfirmed;
-use crate::net::request::{Naming, Request, Stamping, push_command};
+use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
 use crate::net::timer::{self, Limit};
-use crate::protocol::error::{self, Redirect};
+use crate::protocol::error::Redirect;
 use crate::protocol::reply;
 
 /// The shared connection for commands.
@@ -139,6 +141,7 @@ impl CommandConn {
         if let [request] = requests {
             return vec![self.attempt_one(request, sent, limit).await];
         }
+        debug_assert!(!requests.iter().any(|request| request.is_of_a_run()), "such a script is sent alone");
         let link = match self.connected(limit).await {
             Ok(link) => link,
             Err(failure) => return vec![Err(SendError::Unreached(failure)); requests.len()],
@@ -177,6 +180,7 @@ impl CommandConn {
         let link = self.connected(limit).await.map_err(SendError::Unreached)?;
         let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
         if let Err(ReplyError::UnknownScript) = answer {
+            link.confirm_run(request, limit).await.map_err(SendError::Failed)?;
             answer = self.ask(&link, request, Naming::Full, sent, limit).await;
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
@@ -260,17 +264,21 @@ impl CommandConn {
         sending: impl Future<Output = Result<T, RedisError>>,
         limit: Limit,
     ) -> Result<T, ReplyError> {
-        let outcome = tokio::select! {
-            biased;
-            outcome = limit.bound(sending) => outcome,
-            // A server that was deposed while it hung is not waited for: its late effects do not count
-            // any more.
-            () = self.dialer.source().superseded(link.target()) => {
-                return Err(ReplyError::Failed(Failure::unanswered(format!(
-                    "{} had not answered when another server took over from it",
-                    link.target().endpoint
-                ))));
-            }
+        let mut sending = pin!(sending);
+        let outcome = match limit.at_most(PROMPT).bound(sending.as_mut()).await {
+            Ok(outcome) => Ok(outcome),
+            Err(_) => tokio::select! {
+                biased;
+                outcome = limit.bound(sending) => outcome,
+                // A server that was deposed while it hung is not waited for: its late effects do not count
+                // any more. To watch for that costs as much as a request, so prompt answers are not watched.
+                () = self.dialer.source().superseded(link.target()) => {
+                    return Err(ReplyError::Failed(Failure::unanswered(format!(
+                        "{} had not answered when another server took over from it",
+                        link.target().endpoint
+                    ))));
+                }
+            },
         };
         match outcome {
             Ok(Ok(answer)) => {
@@ -298,6 +306,9 @@ impl CommandConn {
 
     /// Returns a connection. All requests wait for the same attempt to make one.
     async fn connected(&self, limit: Limit) -> Result<Arc<Link>, Failure> {
+        if let Some(link) = self.present() {
+            return Ok(link);
+        }
         for _ in 0..MAX_DIALS {
             let dialing = self.dialing(limit);
             match limit.bound(dialing.clone()).await {
@@ -313,6 +324,13 @@ impl CommandConn {
             }
         }
         Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
+    }
+
+    /// Returns the connection if it is there and can be used.
+    fn present(&self) -> Option<Arc<Link>> {
+        let state = self.state();
+        let link = state.dialing.as_ref()?.peek()?.as_ref().ok()?;
+        (link.is_usable() && self.dialer.source().is_current(link.target())).then(|| link.clone())
     }
 
     /// Returns the existing connection, or the attempt to make one, which begins in time for `limit`.
@@ -369,11 +387,13 @@ impl CommandConn {
 /// Sends a script over a connection, and returns its reply.
 fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole, stamping: Stamping) -> Reply {
     let is_referred = sent == RequestRole::Referred;
+    let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
+    let text = of_run.as_deref().map_or_else(|| ScriptText::from(request.script), ScriptText::from);
     link.pipe().send(usize::from(is_referred), |bytes| {
         if is_referred {
             push_command(bytes, "ASKING");
         }
-        request.write(bytes, naming, stamping);
+        request.write(bytes, text, naming, stamping);
     })
 }
 
@@ -422,69 +442,8 @@ pub(crate) enum RequestRole {
     Referred,
 }
 
-/// The failure of a request, for a sender that may know another server.
-#[derive(Clone, Debug)]
-pub(crate) enum SendError {
-    /// The server was not reached; nothing was sent.
-    Unreached(Failure),
-    /// Another server is to be asked, or the same one later; nothing was done.
-    Redirect(Redirect, Failure),
-    /// Anything else.
-    Failed(Failure),
-}
-
-impl SendError {
-    pub(crate) fn into_failure(self) -> Failure {
-        match self {
-            SendError::Unreached(failure) | SendError::Redirect(_, failure) | SendError::Failed(failure) => {
-                failure
-            }
-        }
-    }
-}
-
-/// The error that came instead of an answer.
-#[derive(Clone, Debug)]
-enum ReplyError {
-    UnknownScript,
-    /// The server is not, or no longer, the primary. It changed nothing.
-    NotPrimary(RedisError),
-    Refused(RedisError),
-    Failed(Failure),
-}
-
-impl From<RedisError> for ReplyError {
-    fn from(error: RedisError) -> ReplyError {
-        if error::is_unknown_script(&error) {
-            ReplyError::UnknownScript
-        } else if error::is_not_primary(&error) {
-            ReplyError::NotPrimary(error)
-        } else {
-            ReplyError::Refused(error)
-        }
-    }
-}
-
-fn failure(error: ReplyError, link: &Link) -> Failure {
-    let address = link.target().endpoint.to_string();
-    match error {
-        ReplyError::Failed(failure) => failure,
-        ReplyError::Refused(error) | ReplyError::NotPrimary(error) => error::of_request(&error, &address),
-        ReplyError::UnknownScript => error::of_answer("NOSCRIPT forgotten", &address),
-    }
-}
-
-fn send_error(error: ReplyError, link: &Link) -> SendError {
-    let redirect = match &error {
-        ReplyError::NotPrimary(error) | ReplyError::Refused(error) => error::redirect_of(error),
-        ReplyError::UnknownScript | ReplyError::Failed(_) => None,
-    };
-    let failure = failure(error, link);
-    match redirect {
-        Some(redirect) => SendError::Redirect(redirect, failure),
-        None => SendError::Failed(failure),
-    }
-}
+/// The time within which servers answer that are well.
+const PROMPT: Duration = Duration::from_millis(20);
 
 /// The time after the requested limit within which a server may answer that it has waited: an idle one
 /// looks at its timeouts ten times a second.

@@ -19,6 +19,8 @@ use crate::net::login::{Login, LoginError};
 use crate::net::pipe::Pipe;
 use crate::net::replicas::Barrier;
 use crate::net::request::{Request, Stamping};
+use crate::net::run::Run;
+use crate::net::timer::Limit;
 use crate::net::tls;
 use crate::protocol::error;
 
@@ -27,12 +29,19 @@ use crate::protocol::error;
 pub(crate) struct Dialer {
     config: RedisConfig,
     source: Arc<dyn Source>,
+    /// `true` if scripts are for one run of the server.
+    knows_runs: bool,
 }
 
 impl Dialer {
     /// Creates a dialer to the server that `source` names.
     pub(crate) fn new(config: RedisConfig, source: Arc<dyn Source>) -> Dialer {
-        Dialer { config, source }
+        Dialer { config, source, knows_runs: false }
+    }
+
+    /// Makes each connection for commands know the run of its server, for scripts that are meant for one run.
+    pub(crate) fn knowing_runs(self) -> Dialer {
+        Dialer { knows_runs: true, ..self }
     }
 
     /// Returns the source that knows where to dial.
@@ -45,7 +54,10 @@ impl Dialer {
         let target = self.source.target().await?;
         self.bounded(&target.endpoint, async {
             let stream = self.open(&target.endpoint).await?;
-            let link = Link::new(target.clone(), stream);
+            let mut link = Link::new(target.clone(), stream);
+            if self.knows_runs {
+                link.run = Some(Run::ask(link.pipe(), &target.endpoint).await?);
+            }
             self.source.admit(link.pipe().clone(), &target).await?;
             Ok(link)
         })
@@ -142,6 +154,8 @@ pub(crate) struct Link {
     barrier: Barrier,
     /// When a request last had the server check the right to publish.
     rights_checked_at: Mutex<Option<Instant>>,
+    /// The run of the server, if scripts are meant for one.
+    run: Option<Run>,
     driver: tokio::task::AbortHandle,
 }
 
@@ -162,6 +176,7 @@ impl Link {
             silences: AtomicU32::new(0),
             barrier: Barrier::new(),
             rights_checked_at: Mutex::new(None),
+            run: None,
             driver: driver.abort_handle(),
         }
     }
@@ -179,6 +194,24 @@ impl Link {
     /// Returns the connection to send over.
     pub(crate) fn pipe(&self) -> &Pipe {
         &self.pipe
+    }
+
+    /// Returns the run of the server that was answered when the connection was made, if it is known.
+    pub(crate) fn run(&self) -> Option<&Run> {
+        self.run.as_ref()
+    }
+
+    /// Refuses a request for a run that has ended, before the server learns its script: a new run does not know the
+    /// scripts of earlier ones. A connection ends with its server, so only a proxy can hide that.
+    pub(crate) async fn confirm_run(&self, request: &Request, limit: Limit) -> Result<(), Failure> {
+        let Some(known) = self.run().filter(|_| request.is_of_a_run()) else { return Ok(()) };
+        let endpoint = &self.target.endpoint;
+        let late = |_| Failure::unavailable(format!("{endpoint} did not answer within {limit}"));
+        if limit.bound(Run::ask(&self.pipe, endpoint)).await.map_err(late)??.is(known) {
+            return Ok(());
+        }
+        self.broke();
+        Err(Failure::unavailable(format!("{endpoint} has restarted behind its connection")))
     }
 
     /// Returns what requests that are sent now carry in addition.

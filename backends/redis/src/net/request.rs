@@ -5,7 +5,7 @@ use std::io::Write;
 use redis::Value;
 
 use crate::net::replicas::Confirm;
-use crate::protocol::scripts::{Script, Stamp};
+use crate::protocol::scripts::{RunScript, Script, Stamp};
 
 /// One script with its keys and arguments.
 #[derive(Debug)]
@@ -35,17 +35,42 @@ pub(crate) struct Stamping {
     pub(crate) checks_rights: bool,
 }
 
+/// The name and the text of a script on one connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScriptText<'a> {
+    pub(crate) sha: &'a str,
+    pub(crate) source: &'a str,
+}
+
+impl<'a> From<&'a Script> for ScriptText<'a> {
+    fn from(script: &'a Script) -> Self {
+        ScriptText { sha: &script.sha, source: script.source }
+    }
+}
+
+impl<'a> From<&'a RunScript> for ScriptText<'a> {
+    fn from(script: &'a RunScript) -> Self {
+        ScriptText { sha: &script.sha, source: &script.source }
+    }
+}
+
 impl Request {
-    /// Appends the command to `bytes`.
-    pub(crate) fn write(&self, bytes: &mut Vec<u8>, naming: Naming, stamping: Stamping) {
+    /// Appends the command to `bytes`, with the script as it is called on the connection.
+    pub(crate) fn write(
+        &self,
+        bytes: &mut Vec<u8>,
+        text: ScriptText<'_>,
+        naming: Naming,
+        stamping: Stamping,
+    ) {
         let (verb, script) = match naming {
-            Naming::Short => (&b"EVALSHA"[..], self.script.sha.as_bytes()),
-            Naming::Full => (&b"EVAL"[..], self.script.source.as_bytes()),
+            Naming::Short => (&b"EVALSHA"[..], text.sha.as_bytes()),
+            Naming::Full => (&b"EVAL"[..], text.source.as_bytes()),
         };
         let stamp = match self.script.stamp {
             Stamp::Epoch => Some(stamping.epoch),
             Stamp::Rights => Some(stamping.epoch).filter(|epoch| *epoch > 0 || stamping.checks_rights),
-            Stamp::None => None,
+            Stamp::None | Stamp::Run => None,
         };
         let texts = || self.keys.iter().chain(&self.args);
         bytes.reserve(64 + script.len() + texts().map(|text| text.len() + 16).sum::<usize>());
@@ -59,6 +84,11 @@ impl Request {
         if let Some(stamp) = stamp {
             push_number(bytes, stamp);
         }
+    }
+
+    /// Returns `true` if it is meant for one run of the server.
+    pub(crate) fn is_of_a_run(&self) -> bool {
+        self.script.stamp == Stamp::Run
     }
 
     /// Returns `true` if its answer shows that the server has checked the right to publish.
@@ -106,7 +136,7 @@ mod tests {
 
     fn written(request: &Request, naming: Naming, epoch: u64, checks_rights: bool) -> Vec<u8> {
         let mut bytes = b"before".to_vec();
-        request.write(&mut bytes, naming, Stamping { epoch, checks_rights });
+        request.write(&mut bytes, request.script.into(), naming, Stamping { epoch, checks_rights });
         bytes.split_off(6)
     }
 
@@ -130,7 +160,7 @@ mod tests {
                 match script.stamp {
                     Stamp::Epoch => _ = command.arg(epoch),
                     Stamp::Rights if checks || epoch > 0 => _ = command.arg(epoch),
-                    Stamp::Rights | Stamp::None => {}
+                    Stamp::Rights | Stamp::None | Stamp::Run => {}
                 }
                 let request = Request { script, keys, args, confirm: None };
                 assert_eq!(written(&request, naming, epoch, checks), command.get_packed_command());

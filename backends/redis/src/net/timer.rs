@@ -56,6 +56,11 @@ impl Limit {
         self.end.saturating_duration_since(now())
     }
 
+    /// Returns the limit that ends when this one does, but at most so long from now on.
+    pub(crate) fn at_most(self, pause: Duration) -> Limit {
+        Limit { whole: self.whole, end: self.end.min(after(pause)) }
+    }
+
     /// Runs `work` until it is done or the time is over.
     pub(crate) async fn bound<T>(self, work: impl Future<Output = T>) -> Result<T, Elapsed> {
         tokio::time::timeout_at(self.end, work).await

@@ -1,7 +1,8 @@
 //! The scripts, as they are sent to the server.
 //!
 //! The server decides everything in these; the Rust code only asks and reads. They are
-//! constants: names of resources travel in `KEYS`, everything else in `ARGV`.
+//! constants: names of resources travel in `KEYS`, everything else in `ARGV`. Only the scripts of a member of a
+//! quorum begin with the run of the server, see [`RunScript`].
 
 use std::sync::LazyLock;
 
@@ -22,6 +23,24 @@ impl Script {
     }
 }
 
+/// A script for one run of a server: its text says which one.
+///
+/// A server forgets all scripts when it ends. So the next run does not know a script by this name, and a
+/// request for the earlier run is refused there, even if it comes late or through a proxy.
+#[derive(Debug)]
+pub(crate) struct RunScript {
+    pub(crate) source: String,
+    pub(crate) sha: String,
+}
+
+impl RunScript {
+    /// Creates the script for a run, whose id has letters and digits alone.
+    pub(crate) fn new(script: &Script, run: &str) -> RunScript {
+        let source = format!("local RUN = '{run}'\n{}", script.source);
+        RunScript { sha: redis::Script::new(&source).get_hash().to_owned(), source }
+    }
+}
+
 /// The values that a request carries in addition to its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stamp {
@@ -31,6 +50,8 @@ pub(crate) enum Stamp {
     Epoch,
     /// The same, but not the epoch 0, unless the right to publish has to be checked over this connection.
     Rights,
+    /// The run of the server, in the text of the script.
+    Run,
 }
 
 /// Returns a script with the change that `cargo xtask lua-mutants` asks for: a file with the text of one of the

@@ -45,7 +45,7 @@ impl RedisNode {
     /// Creates a server that is not connected to yet.
     pub fn new(config: RedisConfig) -> RedisNode {
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
-        let dialer = Arc::new(Dialer::new(config.clone(), source));
+        let dialer = Arc::new(Dialer::new(config.clone(), source).knowing_runs());
         let conn = Arc::new(CommandConn::new(dialer.clone()));
         RedisNode {
             config,
@@ -163,7 +163,8 @@ impl Member for RedisNode {
                 keys.hashed_name.clone(),
                 keys.key(NEWS),
                 last.map(|fence| fence.epoch.to_string()).unwrap_or_default(),
-                last.map(|fence| fence.seq.to_string()).unwrap_or_default(),
+                last.map(answers::fence_text).unwrap_or_default(),
+                last.map(|fence| answers::fence_text(following(fence))).unwrap_or_default(),
             ],
             confirm: None,
         };
@@ -270,6 +271,11 @@ impl Member for RedisNode {
         let subscription = self.subscriber.subscribe(&self.keys(resource).key(NEWS)).await?;
         Ok(Box::new(NodeSubscription(subscription)))
     }
+}
+
+/// Returns the fence that the same client may take next.
+fn following(last: Fence) -> Fence {
+    Fence::new(last.epoch, last.seq.saturating_add(1), 0)
 }
 
 /// A subscription of this crate, as a subscription to a member's events.

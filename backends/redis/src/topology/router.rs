@@ -16,7 +16,8 @@ use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::net::command_conn::{CommandConn, RequestRole, SendError};
+use crate::net::command_conn::{CommandConn, RequestRole};
+use crate::net::failures::SendError;
 use crate::net::request::Request;
 use crate::net::subscriber::{Subscriber, Subscription};
 use crate::net::timer::{self, Limit};

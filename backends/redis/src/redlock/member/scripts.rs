@@ -5,20 +5,26 @@ use std::sync::LazyLock;
 use crate::protocol::scripts::{Script, Stamp};
 
 macro_rules! script {
-    ($name:ident, $file:literal) => {
+    // The common part is left out where the script needs nothing of it: it costs as much as some commands.
+    ($name:ident, $stamp:ident, $($file:literal)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let source = concat!(include_str!("../scripts/node/node.lua"), include_str!($file));
-            Script::new(source, Stamp::None)
+            Script::new(concat!($(include_str!($file)),+), Stamp::$stamp)
         });
     };
 }
 
-script!(ASK, "../scripts/node/ask.lua");
-script!(WRITE, "../scripts/node/write.lua");
-script!(RENEW, "../scripts/node/renew.lua");
-script!(SEED, "../scripts/node/seed.lua");
-script!(RELEASE, "../scripts/node/release.lua");
-script!(RECALL, "../scripts/node/recall.lua");
-script!(MARK, "../scripts/node/mark.lua");
-script!(LOOK, "../scripts/node/look.lua");
-script!(HOLDERS, "../scripts/node/holders.lua");
+script!(
+    ASK,
+    Run,
+    "../scripts/node/ask_free.lua"
+    "../scripts/node/node.lua"
+    "../scripts/node/ask.lua"
+);
+script!(WRITE, Run, "../scripts/node/node.lua" "../scripts/node/write.lua");
+script!(RENEW, None, "../scripts/node/renew.lua");
+script!(SEED, None, "../scripts/node/node.lua" "../scripts/node/seed.lua");
+script!(RELEASE, None, "../scripts/node/release.lua");
+script!(RECALL, Run, "../scripts/node/node.lua" "../scripts/node/recall.lua");
+script!(MARK, Run, "../scripts/node/node.lua" "../scripts/node/mark.lua");
+script!(LOOK, None, "../scripts/node/node.lua" "../scripts/node/look.lua");
+script!(HOLDERS, None, "../scripts/node/holders.lua");

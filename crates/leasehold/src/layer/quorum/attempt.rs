@@ -106,7 +106,7 @@ impl Quorum {
         let last = self.last_fences.get(&claim.resource);
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().filter_map(|stamps| stamps.last().copied()).enumerate() {
-            let (claim, sender, mark) = (claim.clone(), sender.clone(), mark.clone());
+            let (claim, sender, request) = (claim.clone(), sender.clone(), mark.request(number));
             let (permit, members) = (self.members.permit(number), self.members.clone());
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let outcome = match permit {
@@ -117,7 +117,8 @@ impl Quorum {
                 // A late answer changes no decision. The lock that it may have granted stays with a
                 // claim that holds.
                 let may_have_locked = !matches!(&outcome, Err(failure) if failure.effect == Effect::None);
-                if sender.send((number, outcome)).await.is_err() && mark.is_ended() && may_have_locked {
+                let is_late = sender.send((number, outcome)).await.is_err();
+                if request.answered() && is_late && may_have_locked {
                     // If it fails, the lock ends with its ttl.
                     let _ = member.withdraw(&claim, &[stamp]).await;
                 }

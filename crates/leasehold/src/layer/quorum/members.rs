@@ -106,10 +106,23 @@ impl MemberSet {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
+        self.gather_by_number(|_, member| call(member), enough).await
+    }
+
+    /// Calls all members at once, as [`MemberSet::gather`], each with its number.
+    pub(super) async fn gather_by_number<T, F>(
+        &self,
+        call: impl Fn(usize, Arc<dyn Member>) -> F,
+        enough: impl Fn(&Outcomes<T>) -> bool,
+    ) -> Outcomes<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
         let (sender, mut inbox) = mpsc::channel(self.count().max(1));
         for number in 0..self.count() {
             let (sender, permit, members) = (sender.clone(), self.permit(number), self.clone());
-            let request = self.slots.get(number).map(|slot| call(slot.member.clone()));
+            let request = self.slots.get(number).map(|slot| call(number, slot.member.clone()));
             leasehold_machine::spawn(async move {
                 let outcome = match (permit, request) {
                     (Ok(_permit), Some(request)) => request.await,

@@ -9,17 +9,23 @@ use super::Quorum;
 use super::members::Outcomes;
 
 impl Quorum {
-    /// Ends each claim on all members; the answer of a majority is enough.
+    /// Ends each claim on all members; the answer of a majority is enough. A member that has not answered a request
+    /// for the lock is asked once it has.
     pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
-        // Before the release is sent: a request of the claim that it overtakes ends its own lock.
-        batch.iter().for_each(|claim| self.unanswered.end(&claim.id));
         let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
-        let call = |member: Arc<dyn Member>| {
+        let call = |number, member: Arc<dyn Member>| {
             let claims = claims.clone();
-            async move { Ok(member.release(&claims.iter().collect::<Vec<_>>()).await) }
+            let answers: Vec<_> =
+                claims.iter().map(|claim| self.unanswered.before_release(&claim.id, number)).collect();
+            async move {
+                for answer in answers {
+                    answer.await;
+                }
+                Ok(member.release(&claims.iter().collect::<Vec<_>>()).await)
+            }
         };
         let enough = |outcomes: &Outcomes<Vec<Result<bool, Failure>>>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.members.gather(call, enough).await;
+        let outcomes = self.members.gather_by_number(call, enough).await;
         let mut outcomes_by_claim: Vec<Outcomes<bool>> = Vec::with_capacity(batch.len());
         for index in 0..batch.len() {
             let of_one = |outcome: &Option<Result<Vec<Result<bool, Failure>>, Failure>>| match outcome {

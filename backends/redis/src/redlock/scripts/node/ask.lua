@@ -2,25 +2,24 @@
 -- too, unless another one was taken since its last.
 --
 -- KEYS  lock record mark unarmed
--- ARGV  id stamp ttl note name channel epoch seq
---   epoch, seq  the last fence that the client was granted, or empty
+-- ARGV  id stamp ttl note name channel epoch last following
+--   epoch, last, following  of the last fence that the client was granted its epoch, the whole, and the one that
+--                           follows, or empty
 -- Returns the server's state, and `yours` with the greatest fence and the claim's own fence or nothing,
 -- or `theirs` with `granted` or nothing, the milliseconds left, and the number of subscribers.
-local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
-local id, stamp, ttl, note, name, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local own_epoch, own_seq = tonumber(ARGV[7]), tonumber(ARGV[8])
+local channel, own_epoch, own_seq = ARGV[6], tonumber(ARGV[7]), tonumber(string.match(ARGV[8], ' (%d+)$'))
 
-local stored, marked, of_run = read_mark(mark)
+local marked, of_run
+stored, marked, of_run = parse_mark(mark, stored)
 if not stored then return marked end
-local epoch, seq = read_record(record, name)
+local epoch, seq = parse_record(record, name, taken)
 if not epoch then return seq end
-local found = redis.call('HMGET', lock, 'id', 'fence', 'stamp')
 local left = found[1] and redis.call('PTTL', lock) or 0
 local answer, problem = memory(stored, of_run, KEYS[4])
 if not answer then return problem end
-if of_run ~= answer[1] and answer[2] == '' then
+if of_run ~= RUN and answer[2] == '' then
   -- The first request without a mark of this run stores its time. If that is refused, the next one does.
-  local noted = redis.pcall('SET', KEYS[4], micros() .. ' ' .. answer[1])
+  local noted = redis.pcall('SET', KEYS[4], micros() .. ' ' .. RUN)
   if not noted.err then answer[2] = micros() end
 end
 
@@ -35,21 +34,20 @@ if found[1] then
   -- The first half of a stamp is its client's; the second half is a counter. A request that a later one of the same
   -- client has overtaken sets no stamp: otherwise its late withdrawal would end the lock of the later one.
   -- They are compared as numbers, since the server's locale orders texts.
-  local last = found[3]
+  local before = found[3]
   local count = function(text) return tonumber(string.sub(text, 17), 16) or 0 end
-  local overtaken = last and string.sub(last, 1, 16) == string.sub(stamp, 1, 16) and count(stamp) < count(last)
+  local overtaken = before and string.sub(before, 1, 16) == string.sub(stamp, 1, 16) and count(stamp) < count(before)
   -- Extending is allowed when memory has run out, and so are later writes of the same script.
   redis.call('PEXPIRE', lock, math.max(left, ttl))
   if not overtaken then redis.call('HSET', lock, 'stamp', stamp) end
 else
   -- A mark of another epoch, or of another run, would be of a server that may have forgotten a fence.
-  local returns = own_seq and of_run == answer[1] and marked == own_epoch
+  local returns = own_seq and of_run == RUN and marked == own_epoch
   if returns and (epoch > own_epoch or (epoch == own_epoch and seq > own_seq)) then returns = false end
   redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', millis(), 'note', note)
   redis.call('PEXPIRE', lock, ttl)
   if returns then
-    epoch, seq = own_epoch, own_seq + 1
-    fence = whole(epoch) .. ' ' .. whole(seq)
+    epoch, seq, fence = own_epoch, own_seq + 1, following
     redis.call('HSET', lock, 'fence', fence)
     -- Nothing is published: a member does not know whether a majority takes it, too.
     redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)

@@ -16,7 +16,7 @@ local found = redis.call('HMGET', lock, 'id', 'stamp')
 -- A repeated request, of this claim or of another, has given the lock another stamp.
 if found[2] ~= stamp or found[1] ~= ARGV[7] then return 0 end
 -- A restarted server has lost the state that it reported.
-if run ~= server() or of_run ~= run then return 0 end
+if run ~= RUN or of_run ~= run then return 0 end
 -- A writer of an ended epoch may not write any more.
 if marked > epoch or last_epoch > epoch or (last_epoch == epoch and last_seq > seq) then return 0 end
 
