@@ -14,7 +14,6 @@ use crate::suites::{self, Program};
 struct Panel {
     /// The folder, below that of all scripts.
     folder: &'static str,
-    package: &'static str,
     /// The programs, each with its filters.
     programs: &'static [(&'static str, &'static [&'static str])],
 }
@@ -22,7 +21,6 @@ struct Panel {
 const PANELS: &[Panel] = &[
     Panel {
         folder: "protocol/",
-        package: "leasehold-redis",
         programs: &[
             ("hold", &[]),
             ("single_value", &[]),
@@ -39,15 +37,12 @@ const PANELS: &[Panel] = &[
     },
     Panel {
         folder: "compat/",
-        package: "leasehold-redis",
         programs: &[("dialects", &[]), ("conformance", &["plain", "python_redis_lock", "redisson"])],
     },
-    Panel {
-        folder: "redlock/",
-        package: "leasehold-tests",
-        programs: &[("redlock_faults", &[]), ("conformance_redlock", &[])],
-    },
+    Panel { folder: "redlock/", programs: &[("member", &[])] },
 ];
+
+const PACKAGE: &str = "leasehold-redis";
 
 /// The programs that judge the scripts of some folders.
 pub(super) struct Judges {
@@ -97,16 +92,15 @@ impl Judges {
     ) -> Result<Judges, String> {
         let mut panels = Vec::new();
         for panel in PANELS.iter().filter(|panel| scripts.iter().any(|file| file.starts_with(panel.folder))) {
-            let mut options = vec!["--features=leasehold-redis/lua-mutants".to_owned()];
+            let mut options = vec!["--features=lua-mutants".to_owned()];
             let names: Vec<&str> = panel.programs.iter().map(|(name, _)| *name).collect();
             options.extend(names.iter().map(|name| format!("--test={name}")));
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
-            let built = suites::programs_with(root, &[panel.package.to_owned()], &options)?;
+            let built = suites::programs_with(root, &[PACKAGE.to_owned()], &options)?;
             let mut judges = Vec::new();
             for (name, filters) in panel.programs {
                 let program = built.iter().find(|program| program.name == *name).cloned();
-                let program =
-                    program.ok_or_else(|| format!("{} has no test program {name}", panel.package))?;
+                let program = program.ok_or_else(|| format!("{PACKAGE} has no test program {name}"))?;
                 judges.push(Judge { program, filters, limit: LONGEST });
             }
             panels.push((panel.folder, judges));
