@@ -19,6 +19,10 @@ const VOTE: &str = "{lh:job}:vote";
 const RECORD: &str = "{lh:job}:record";
 const MARK: &str = "{lh:}:mark";
 const UNARMED: &str = "{lh:}:unarmed";
+const NEWS: &str = "{lh:job}:news";
+/// What is published when a lock ends, and when one is taken.
+const FREED: &str = "-";
+const TAKEN: &str = "01234567";
 const LONG: Duration = Duration::from_secs(600);
 
 /// Starts a server, and returns it as a member. The other two of its quorum do not exist.
@@ -116,6 +120,8 @@ async fn first_round_locks_what_is_free_and_names_the_holder_of_what_is_not() {
     assert!(begun + 60_000_000 > memory.unix_us && begun < memory.unix_us + 60_000_000, "{holder:?}");
     // Nothing is missed: the lock of a fence that was taken is published when it ends.
     assert!(member.release(&[&a]).await.remove(0).unwrap());
+    // Whatever the script publishes comes before this.
+    server.command(&["PUBLISH", NEWS, TAKEN]).await.unwrap();
     assert_eq!(subscription.next().await, Notification::Freed);
     assert_eq!(member.read(&a.resource).await.unwrap().holder, None);
 }
@@ -160,8 +166,12 @@ async fn second_round_takes_a_fence_if_nothing_has_changed() {
     assert!(!take(&claim, 1, "0123", fence(5, 3)).await, "another run");
     assert!(!take(&claim, 1, run, fence(4, 3)).await, "an epoch that is over");
     assert_eq!(text(&server, &["GET", RECORD]).await, None);
+    let before = server.counts().await.unwrap();
     assert!(take(&claim, 1, run, fence(5, 3)).await);
+    let used = server.counts().await.unwrap().since(&before);
+    assert_eq!(used.of("set"), 1, "the mark stays as it is: {:?}", used.commands);
     assert_eq!(text(&server, &["GET", RECORD]).await.unwrap(), "5 3");
+    server.command(&["PUBLISH", NEWS, FREED]).await.unwrap();
     assert_eq!(subscription.next().await, Notification::Taken);
     let seen = member.read(&claim.resource).await.unwrap();
     assert_eq!((seen.last, seen.holder.unwrap().fence), (fence(5, 3), Some(fence(5, 3))));
@@ -327,7 +337,10 @@ async fn a_mark_is_written_only_over_the_state_that_was_read() {
     }
     assert!(member.set_epoch(&armed, 6).await.unwrap());
     assert!(!member.set_epoch(&armed, 7).await.unwrap(), "the mark is another now");
-    // A server that is armed notes no time.
+    // A server that is armed notes no time, and what an earlier client noted does not count.
+    set(&server, UNARMED, &format!("1 {}", asked.run)).await;
+    assert_eq!(member.state().await.unwrap().unarmed_since, None);
+    server.command(&["DEL", UNARMED]).await.unwrap();
     let memory = member.prepare(&long("other"), stamp(1), None).await.unwrap().memory;
     assert_eq!((memory.armed(), memory.unarmed_since), (Some(6), None));
     assert_eq!(server.command(&["EXISTS", UNARMED]).await.unwrap(), Reply::Int(0));
@@ -356,6 +369,26 @@ async fn a_time_of_another_run_or_of_a_clock_that_was_set_back_is_replaced() {
     assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), before);
 }
 
+/// A time that could not be stored is not reported: the next client would count from another one.
+#[tokio::test]
+async fn a_server_without_memory_notes_no_time_and_locks_nothing() {
+    let Some((server, member)) = start().await else { return };
+    let holder = long("job");
+    yours(&member, &holder, stamp(1), None).await;
+    server.command(&["DEL", UNARMED]).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    let answer = member.prepare(&long("job"), stamp(1), None).await.unwrap();
+    assert!(matches!(answer.vote, Vote::Theirs { .. }), "{answer:?}");
+    assert_eq!(answer.memory.unarmed_since, None);
+    let failure = member.prepare(&long("other"), stamp(1), None).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    // What is locked stays so, and can be extended and ended.
+    yours(&member, &holder.clone().ttl(2 * LONG), stamp(2), None).await;
+    assert!(left(&server).await > 1_100_000);
+    assert_eq!(field(&server, "stamp").await.unwrap(), stamp(2).to_string());
+    assert!(member.release(&[&holder]).await.remove(0).unwrap());
+}
+
 #[tokio::test]
 async fn what_others_wrote_is_reported_and_left_alone() {
     let Some((server, member, state)) = armed().await else { return };
@@ -370,7 +403,15 @@ async fn what_others_wrote_is_reported_and_left_alone() {
             member.set_epoch(&state, 6).await.map(drop).err(),
         ];
         for (failure, is_met) in failures.into_iter().zip([true, true, reads, recalls, recalls]) {
-            assert_eq!(failure.map(|it| it.kind), is_met.then_some(FailureKind::Foreign), "{key} {value}");
+            assert_eq!(failure.is_some(), is_met, "{key} {value}: {failure:?}");
+            let Some(failure) = failure else { continue };
+            assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+            let why = if value.contains("name") {
+                "belongs to a resource of another name"
+            } else {
+                "not of leasehold"
+            };
+            assert!(failure.to_string().contains(why), "{failure}");
         }
         assert_eq!(text(&server, &["GET", key]).await.unwrap(), value);
         assert_eq!(server.command(&["EXISTS", VOTE]).await.unwrap(), Reply::Int(0), "{key}");
