@@ -19,6 +19,8 @@ struct Area {
     judges: &'static [&'static str],
     /// Arguments of `cargo test`, which choose the tests.
     tests: &'static [&'static str],
+    /// Tests that are left out, because they take longer than all others together.
+    slow: &'static [&'static str],
     /// Seconds after which the tests of one mutant hang.
     limit: u32,
 }
@@ -30,6 +32,7 @@ const AREAS: &[Area] = &[
         files: &["crates/core/src/**/*.rs"],
         judges: &["leasehold-core"],
         tests: &["--lib"],
+        slow: &["fuzz::", "dead_waiter_costs", "full_queue_is_reported"],
         limit: 60,
     },
     Area {
@@ -38,6 +41,7 @@ const AREAS: &[Area] = &[
         files: &["crates/leasehold/src/engine/**/*.rs"],
         judges: &["leasehold"],
         tests: &["--lib", "--test=engine_*", "--test=linger", "--test=policies", "--test=cancellation"],
+        slow: &[],
         limit: 120,
     },
     Area {
@@ -45,7 +49,8 @@ const AREAS: &[Area] = &[
         package: "leasehold-backend",
         files: &["crates/backend/src/cell/**/*.rs", "crates/backend/src/session/**/*.rs"],
         judges: &["leasehold-backend"],
-        tests: &["--lib", "--test=cell", "--test=session"],
+        tests: &["--features=laws,session", "--lib", "--test=cell", "--test=session"],
+        slow: &[],
         limit: 240,
     },
     Area {
@@ -54,6 +59,7 @@ const AREAS: &[Area] = &[
         files: &["crates/leasehold/src/layer/quorum.rs", "crates/leasehold/src/layer/quorum/*.rs"],
         judges: &["leasehold", "leasehold-tests"],
         tests: &["--test=quorum_late_answers", "--test=redlock_faults", "--test=conformance_redlock"],
+        slow: &[],
         limit: 300,
     },
 ];
@@ -155,6 +161,8 @@ fn command(root: &Path, area: &Area, request: &Request) -> Command {
     command.arg("mutants").current_dir(root).stdin(Stdio::null());
     command.args(["--package", area.package]);
     let own: Vec<&str> = request.files.iter().map(String::as_str).collect();
+    // What `Debug` writes is for people who develop.
+    command.arg("--exclude-re=Debug for");
     for pattern in if own.is_empty() { area.files } else { &own } {
         command.args(["--file", pattern]);
     }
@@ -198,6 +206,9 @@ fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
     }
     // To build and to run.
     command.args(area.tests.iter().map(|argument| format!("--cargo-arg={argument}")));
+    if !area.slow.is_empty() {
+        command.args(["--", "--"]).args(area.slow.iter().map(|test| format!("--skip={test}")));
+    }
     // A folder of its own: the copy of the sources would be built in turns with the sources.
     command.env("CARGO_TARGET_DIR", crate::target(root).join("mutants/build"));
     // Without its servers a test would see nothing.
