@@ -115,7 +115,7 @@ impl Judges {
         for (_, judges) in &mut self.panels {
             for judge in judges {
                 let begin = Instant::now();
-                if let Some(killer) = judge.run(unchanged, &self.temporary, None)? {
+                if let Some(killer) = judge.fails(unchanged, &self.temporary)?.0 {
                     return Err(format!("{} fails without any change: mend that first.", killer.name()));
                 }
                 let took = begin.elapsed();
@@ -133,17 +133,23 @@ impl Judges {
         let (_, judges) = panel.ok_or_else(|| format!("{script}: no tests are known for its folder"))?;
         let mut once = Vec::new();
         for judge in judges {
-            let Some(killer) = judge.run(change, &self.temporary, None)? else { continue };
-            if judge.run(change, &self.temporary, killer.test.as_deref())?.is_some() {
-                return Ok(Outcome::Killed(killer));
+            match judge.fails(change, &self.temporary)? {
+                (Some(killer), _) => return Ok(Outcome::Killed(killer)),
+                (None, passed_again) => once.extend(passed_again),
             }
-            once.push(killer);
         }
         Ok(Outcome::Survived(once))
     }
 }
 
 impl Judge {
+    /// Returns a test that fails, and fails once more by itself; or else one that failed and then passed.
+    fn fails(&self, change: &Path, temporary: &Path) -> Result<(Option<Killer>, Option<Killer>), String> {
+        let Some(killer) = self.run(change, temporary, None)? else { return Ok((None, None)) };
+        let again = self.run(change, temporary, killer.test.as_deref())?;
+        Ok(if again.is_some() { (Some(killer), None) } else { (None, Some(killer)) })
+    }
+
     /// Runs its tests, or one of them, until one fails.
     fn run(&self, change: &Path, temporary: &Path, only: Option<&str>) -> Result<Option<Killer>, String> {
         let mut command = Command::new(&self.program.path);
