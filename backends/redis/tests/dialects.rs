@@ -183,6 +183,20 @@ async fn a_reader_that_died_among_others_keeps_no_writer_out() {
     assert!(got(&*backend, &writer).await, "what the dead one left is tidied up");
 }
 
+/// The hash of the readers may outlive them: nothing of it is left to make a reader of the next holder.
+#[tokio::test]
+async fn a_mutex_after_readers_that_all_died_is_a_mutex() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    assert!(got(&*backend, &claim_of("rw", Share::READER, TTL)).await);
+    let keys = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap().into_texts().unwrap();
+    assert_eq!(server.command(&["DEL", &keys[0]]).await.unwrap(), Reply::Int(1));
+    let holder = claim_of("rw", Share::MUTEX, TTL);
+    assert!(got(&*backend, &holder).await);
+    assert_eq!(text(&server, &["HLEN", "rw"]).await, "1", "one owner, and no mode");
+    assert!(!got(&*backend, &claim_of("rw", Share::READER, TTL)).await);
+    assert!(freed(&*backend, &holder).await);
+}
+
 #[tokio::test]
 async fn release_is_published_on_the_redisson_channel() {
     let Some((server, backend)) = open_dialect("redisson").await else { return };
