@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cargo;
+
 /// Code that is changed, and the tests that judge it.
 #[derive(Debug)]
 struct Area {
@@ -126,7 +128,7 @@ pub(crate) fn read_part(text: &str) -> Option<(usize, usize)> {
 
 /// Tries the mutants of the areas, one area after the other.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
-    if !Command::new("cargo").args(["mutants", "--version"]).output().is_ok_and(|it| it.status.success()) {
+    if !cargo::command().args(["mutants", "--version"]).output().is_ok_and(|it| it.status.success()) {
         return Err("cargo-mutants is missing: `cargo install --locked cargo-mutants`.".to_owned());
     }
     let text =
@@ -157,7 +159,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
 
 /// Starts `cargo mutants` for an area.
 fn command(root: &Path, area: &Area, request: &Request) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = cargo::command();
     command.arg("mutants").current_dir(root).stdin(Stdio::null());
     command.args(["--package", area.package]);
     let own: Vec<&str> = request.files.iter().map(String::as_str).collect();
@@ -192,6 +194,7 @@ fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
             .arg(plain.get_program())
             .args(plain.get_args());
         command.current_dir(root).stdin(Stdio::null());
+        cargo::without_description(&mut command);
     }
     command.arg("--output").arg(&output).args(["--jobs=1", "--no-shuffle", "--colors=never"]);
     command.arg(format!("--timeout={}", area.limit));
