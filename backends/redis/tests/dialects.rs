@@ -184,7 +184,7 @@ async fn a_reader_that_died_among_others_keeps_no_writer_out() {
 }
 
 #[tokio::test]
-async fn a_lease_is_extended_and_never_shortened_by_a_repeated_request_and_a_renewal() {
+async fn repeated_request_and_renewal_never_shorten_a_lease() {
     let shares = [("plain", Share::MUTEX), ("python-redis-lock", Share::MUTEX), ("redisson", Share::MUTEX)];
     for (dialect, share) in shares.into_iter().chain([("redisson", Share::READER)]) {
         let Some((server, backend)) = open_dialect(dialect).await else { return };
@@ -207,7 +207,7 @@ async fn a_lease_is_extended_and_never_shortened_by_a_repeated_request_and_a_ren
     }
 }
 
-/// Whatever an owner looks like, an operator sees an id, and may break the lock by it.
+/// An operator sees an id of any owner, and may break the lock by it.
 #[tokio::test]
 async fn each_owner_of_a_redisson_lock_has_an_id_that_breaks_it() {
     let Some((server, backend)) = open_dialect("redisson").await else { return };

@@ -1,4 +1,4 @@
-//! One member of a quorum: what each of its scripts accepts, refuses and leaves alone.
+//! One member of a quorum: its scripts, and the state in which each of them accepts or refuses.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -86,7 +86,7 @@ async fn yours(
 }
 
 #[tokio::test]
-async fn first_round_locks_what_is_free_and_names_the_holder_of_what_is_not() {
+async fn first_round_locks_what_is_free_or_names_the_holder() {
     let Some((server, member)) = start().await else { return };
     let (a, b) = (long("job").note(Note::new("a note").unwrap()), mutex("job"));
     let answer = member.prepare(&a, stamp(1), None).await.unwrap();
@@ -120,14 +120,14 @@ async fn first_round_locks_what_is_free_and_names_the_holder_of_what_is_not() {
     assert!(begun + 60_000_000 > memory.unix_us && begun < memory.unix_us + 60_000_000, "{holder:?}");
     // Nothing is missed: the lock of a fence that was taken is published when it ends.
     assert!(member.release(&[&a]).await.remove(0).unwrap());
-    // Whatever the script publishes comes before this.
+    // A message of the script comes before this one.
     server.command(&["PUBLISH", NEWS, TAKEN]).await.unwrap();
     assert_eq!(subscription.next().await, Notification::Freed);
     assert_eq!(member.read(&a.resource).await.unwrap().holder, None);
 }
 
 #[tokio::test]
-async fn a_repeated_request_keeps_the_lock_its_later_stamp_and_its_longer_lease() {
+async fn a_repeated_request_keeps_later_stamp_and_longer_lease() {
     let Some((server, member)) = start().await else { return };
     let claim = long("job");
     yours(&member, &claim, stamp(0x10), None).await;
@@ -194,7 +194,7 @@ async fn second_round_takes_a_fence_if_nothing_has_changed() {
 
 /// The only round of a client that was the last holder.
 #[tokio::test]
-async fn client_that_returns_takes_the_next_fence_unless_another_was_taken() {
+async fn client_that_returns_takes_the_next_fence_if_none_was_taken() {
     let Some((server, member, state)) = armed().await else { return };
     let claim = long("job");
     let armed = format!("5 {}", state.run);
@@ -231,7 +231,7 @@ async fn client_that_returns_takes_the_next_fence_unless_another_was_taken() {
 async fn renewal_extends_what_was_granted_and_names_what_was_not() {
     let Some((server, member, state)) = armed().await else { return };
     let claims: Vec<Claim> =
-        ["taken", "asked", "told", "theirs", "free", "string", "hash"].map(long).into_iter().collect();
+        ["taken", "asked", "named", "theirs", "free", "string", "hash"].map(long).into_iter().collect();
     for claim in &claims[..3] {
         yours(&member, claim, stamp(1), None).await;
     }
@@ -254,12 +254,12 @@ async fn renewal_extends_what_was_granted_and_names_what_was_not() {
     assert_eq!(renew(Duration::from_secs(10)).await, expected);
     assert!(ends("taken").await > 500_000, "it was shortened");
     assert_eq!(renew(2 * LONG).await, expected);
-    for (name, is_extended) in [("taken", true), ("told", true), ("asked", false), ("theirs", false)] {
+    for (name, is_extended) in [("taken", true), ("named", true), ("asked", false), ("theirs", false)] {
         assert_eq!(ends(name).await > 1_100_000, is_extended, "{name}");
     }
     let fence = async |name: &str| text(&server, &["HGET", &format!("{{lh:{name}}}:vote"), "fence"]).await;
     assert_eq!(fence("taken").await.unwrap(), "5 1");
-    assert_eq!(fence("told").await.unwrap(), "5 2");
+    assert_eq!(fence("named").await.unwrap(), "5 2");
     assert_eq!((fence("asked").await, fence("theirs").await), (None, None));
 }
 
@@ -348,7 +348,7 @@ async fn a_mark_is_written_only_over_the_state_that_was_read() {
 
 /// The time since when a server is not armed is that of this run, and not in the future.
 #[tokio::test]
-async fn a_time_of_another_run_or_of_a_clock_that_was_set_back_is_replaced() {
+async fn unarmed_time_of_another_run_or_in_the_future_is_replaced() {
     let Some((server, member)) = start().await else { return };
     let state = member.state().await.unwrap();
     let future = format!("{} {}", state.unix_us + 3_600_000_000, state.run);

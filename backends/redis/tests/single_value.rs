@@ -143,7 +143,7 @@ async fn single_value_ends_with_its_lease() {
 
 /// The fence was evicted, or deleted by hand, while its lock is held.
 #[tokio::test]
-async fn a_lost_fence_is_replaced_by_a_greater_one_when_its_holder_asks_again() {
+async fn holder_whose_fence_was_lost_gets_a_greater_one() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let holder = mutex("job");

@@ -110,7 +110,7 @@ fn ask_last(ledger: &mut Ledger, now: Moment) -> (Verdict, usize) {
 }
 
 #[test]
-fn one_silent_claim_has_so_many_from_the_head_called_and_as_many_silent_ones_all() {
+fn more_of_the_queue_is_called_for_each_silent_claim() {
     let (mut ledger, freed) = silent_queue(40);
     let busy = |earliest| Verdict::Busy { ahead: 39, earliest };
     let early = freed.after(PROBE_AFTER / 2);
