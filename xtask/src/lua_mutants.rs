@@ -110,7 +110,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     tally.close()
 }
 
-/// What came out so far.
+/// The outcomes so far.
 #[derive(Default)]
 struct Tally {
     explained: Vec<String>,

@@ -261,7 +261,7 @@ fn explained(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(found)
 }
 
-/// What came out, by stable names.
+/// The outcomes, by stable names.
 #[derive(Debug, Default)]
 struct Results {
     killed: usize,

@@ -73,7 +73,7 @@ impl Killer {
     }
 }
 
-/// What the tests say of a change.
+/// The verdict of the tests on a change.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// This test fails, twice.
