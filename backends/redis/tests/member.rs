@@ -20,7 +20,7 @@ const RECORD: &str = "{lh:job}:record";
 const MARK: &str = "{lh:}:mark";
 const UNARMED: &str = "{lh:}:unarmed";
 const NEWS: &str = "{lh:job}:news";
-/// What is published when a lock ends, and when one is taken.
+/// The messages about a lock that ended, and about one that was taken.
 const FREED: &str = "-";
 const TAKEN: &str = "01234567";
 const LONG: Duration = Duration::from_secs(600);
