@@ -6,28 +6,34 @@
 //! change that no test sees. It fails the chore, unless the committed list explains it.
 
 mod derive;
+mod judges;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::suites::{self, Program};
+use crate::mutants::read_part;
 use derive::{Mutant, mutants};
+use judges::{Judges, Outcome};
 
 /// The arguments of the chore.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The beginning of the names of files, for a part of them.
+    /// The beginning of the names of files, or of their paths below all scripts, for a part of them.
     file: Option<String>,
     /// The number of mutants that are tried, spread over all; all without it.
     limit: Option<usize>,
+    /// Which of how many parts is tried.
+    part: Option<(usize, usize)>,
+    /// The time after which no further mutant is tried.
+    minutes: Option<u64>,
     list: bool,
 }
 
 impl Request {
     /// Parses the words after `lua-mutants`.
     pub(crate) fn parse(words: &[&str]) -> Result<Request, String> {
-        let mut request = Request { file: None, limit: None, list: false };
+        let mut request = Request::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -37,6 +43,14 @@ impl Request {
                     let count = words.next().and_then(|count| count.parse().ok());
                     request.limit = Some(count.ok_or("--limit wants a number.")?);
                 }
+                "--minutes" => {
+                    let minutes = words.next().and_then(|minutes| minutes.parse().ok());
+                    request.minutes = Some(minutes.ok_or("--minutes wants a number.")?);
+                }
+                "--part" => {
+                    let part = words.next().and_then(|part| read_part(part));
+                    request.part = Some(part.ok_or("--part wants a part of all, such as 2/5.")?);
+                }
                 "--file" => {
                     request.file = Some((*words.next().ok_or("--file wants the name of a script.")?).into());
                 }
@@ -45,53 +59,109 @@ impl Request {
         }
         Ok(request)
     }
+
+    /// Returns the mutants that it asks for.
+    fn choose<'a>(&self, all: &'a [Mutant]) -> Vec<&'a Mutant> {
+        let (number, count) = self.part.unwrap_or((1, 1));
+        let part: Vec<&Mutant> = all.iter().skip(number - 1).step_by(count).collect();
+        spread(&part, self.limit.unwrap_or(part.len()))
+    }
 }
 
 /// Derives the mutants and tries them.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     let all = of_files(root, request.file.as_deref())?;
-    let chosen = spread(&all, request.limit.unwrap_or(all.len()));
+    let chosen = request.choose(&all);
     if request.list {
         chosen.iter().for_each(|mutant| println!("{}", mutant.name()));
         println!("{} of {} mutants", chosen.len(), all.len());
         return Ok(());
     }
-    let programs = programs(root)?;
-    let explained = explained(root)?;
+    let begin = Instant::now();
     let folder = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-    let file = folder.path().join("mutant.lua");
-    let whole = Mutant::unchanged();
-    whole.write(&file)?;
-    if let Some(failed) = first_failure(&programs, &file)? {
-        return Err(format!("{failed} fails without any change: mend that first."));
-    }
-    let (mut killed, mut known, mut survivors) = (0_usize, 0_usize, Vec::new());
+    let change = folder.path().join("mutant.lua");
+    Mutant::unchanged().write(&change)?;
+    let mut files: Vec<&str> = chosen.iter().map(|mutant| mutant.file.as_str()).collect();
+    files.dedup();
+    let judges = Judges::build(root, folder.path(), &files, &change)?;
+    let mut tally = Tally { explained: explained(root)?, ..Tally::default() };
+    let limit = request.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let mut file = "";
     for (number, mutant) in chosen.iter().enumerate() {
-        mutant.write(&file)?;
-        let begin = Instant::now();
-        let by = first_failure(&programs, &file)?;
-        let outcome = by.as_deref().map_or("SURVIVED".to_owned(), |by| format!("killed by {by}"));
-        println!(
-            "{}/{} {}: {outcome} after {:.0} s",
-            number + 1,
-            chosen.len(),
-            mutant.name(),
-            begin.elapsed().as_secs_f64()
-        );
-        match by {
-            Some(_) => killed += 1,
-            None if explained.iter().any(|name| *name == mutant.name()) => known += 1,
-            None => survivors.push(mutant.name()),
+        if limit.is_some_and(|limit| begin.elapsed() > limit) {
+            println!("The time is over: {} mutants were not tried.", chosen.len() - number);
+            break;
         }
+        if file != mutant.file {
+            file = &mutant.file;
+            mutant.broken().write(&change)?;
+            if let Outcome::Survived(_) = judges.judge(file, &change)? {
+                return Err(format!(
+                    "{file} was replaced by an error, and no test failed: none of them runs it."
+                ));
+            }
+        }
+        mutant.write(&change)?;
+        let started = Instant::now();
+        let shown = tally.count(mutant, judges.judge(&mutant.file, &change)?);
+        let took = started.elapsed().as_secs_f64();
+        println!("{}/{} {}: {shown} after {took:.1} s", number + 1, chosen.len(), mutant.name());
     }
-    println!("{killed} killed, {known} survived and are explained, {} survived", survivors.len());
-    if survivors.is_empty() {
-        return Ok(());
+    tally.close()
+}
+
+/// The outcomes so far.
+#[derive(Default)]
+struct Tally {
+    explained: Vec<String>,
+    /// The number of mutants that each program has killed.
+    killed: BTreeMap<String, usize>,
+    known: usize,
+    survivors: Vec<String>,
+}
+
+impl Tally {
+    /// Counts the outcome of one mutant, and returns it for a person.
+    fn count(&mut self, mutant: &Mutant, outcome: Outcome) -> String {
+        let once = match outcome {
+            Outcome::Killed(by) => {
+                let shown = format!("killed by {}", by.name());
+                *self.killed.entry(by.program).or_default() += 1;
+                return shown;
+            }
+            Outcome::Survived(once) => once,
+        };
+        let mut shown = if self.explained.contains(&mutant.name()) {
+            self.known += 1;
+            "survived, as explained".to_owned()
+        } else {
+            self.survivors.push(mutant.name());
+            "SURVIVED".to_owned()
+        };
+        for killer in once {
+            shown += &format!(" (failed once: {})", killer.name());
+        }
+        shown
     }
-    Err(format!(
-        "No test sees these changes. Write one, or explain them in {EXPLAINED}:\n{}",
-        survivors.join("\n")
-    ))
+
+    fn close(self) -> Result<(), String> {
+        let killed: usize = self.killed.values().sum();
+        println!(
+            "{killed} killed, {} survived and are explained, {} survived",
+            self.known,
+            self.survivors.len()
+        );
+        for (program, count) in &self.killed {
+            println!("  {count} killed by {program}");
+        }
+        if self.survivors.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "No test sees these changes. Write one, or explain them in {EXPLAINED}:\n{}",
+            self.survivors.join("\n")
+        ))
+    }
 }
 
 fn of_files(root: &Path, only: Option<&str>) -> Result<Vec<Mutant>, String> {
@@ -101,11 +171,11 @@ fn of_files(root: &Path, only: Option<&str>) -> Result<Vec<Mutant>, String> {
     let mut all = Vec::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if only.is_some_and(|only| !name.starts_with(only)) {
+        let below = path.strip_prefix(root.join(SCRIPTS)).unwrap_or(&path).display().to_string();
+        if only.is_some_and(|only| !name.starts_with(only) && !below.starts_with(only)) {
             continue;
         }
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let below = path.strip_prefix(root.join(SCRIPTS)).unwrap_or(&path).display().to_string();
         all.extend(mutants(&below, &text));
     }
     if all.is_empty() { Err("no script has this name.".to_owned()) } else { Ok(all) }
@@ -124,41 +194,9 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) -> Result<(), String> {
 }
 
 /// Returns so many of them, at equal distances.
-fn spread(all: &[Mutant], count: usize) -> Vec<&Mutant> {
+fn spread<'a>(all: &[&'a Mutant], count: usize) -> Vec<&'a Mutant> {
     let count = count.min(all.len());
-    (0..count).map(|number| &all[number * all.len() / count]).collect()
-}
-
-/// Builds the test programs with the feature, and returns those that judge, the quickest first.
-fn programs(root: &Path) -> Result<Vec<(Program, &'static [&'static str])>, String> {
-    let mut built =
-        suites::programs_with(root, &["leasehold-redis".to_owned()], &["--features=lua-mutants"])?;
-    let mut chosen = Vec::new();
-    for (name, arguments) in JUDGES {
-        let at = built.iter().position(|program| program.name == *name);
-        let at = at.ok_or_else(|| format!("leasehold-redis has no test program {name}"))?;
-        chosen.push((built.swap_remove(at), *arguments));
-    }
-    Ok(chosen)
-}
-
-/// Returns the first program that fails with the script in this file.
-fn first_failure(
-    programs: &[(Program, &'static [&'static str])],
-    file: &Path,
-) -> Result<Option<String>, String> {
-    for (program, arguments) in programs {
-        let mut command = Command::new("timeout");
-        command.arg(LIMIT.as_secs().to_string()).arg(&program.path).args(*arguments);
-        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
-        command.env("LEASEHOLD_LUA_MUTANT", file).env("RUST_TEST_THREADS", WIDTH);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let status = command.status().map_err(|error| format!("{}: {error}", program.path.display()))?;
-        if !status.success() {
-            return Ok(Some(program.name.clone()));
-        }
-    }
-    Ok(None)
+    (0..count).map(|number| all[number * all.len() / count]).collect()
 }
 
 /// Returns the mutants that the committed list explains: a line for each, its reason in the lines before it.
@@ -173,21 +211,7 @@ fn explained(root: &Path) -> Result<Vec<String>, String> {
 const SCRIPTS: &str = "backends/redis/src";
 /// The list of survivors with their reasons.
 const EXPLAINED: &str = "backends/redis/lua-mutants.txt";
-/// The test programs that judge, with their filters. The first two see most changes, within seconds.
-const JUDGES: &[(&str, &[&str])] = &[
-    ("free_lock", &[]),
-    ("hold", &[]),
-    ("sweep", &[]),
-    ("single_value", &[]),
-    ("histories", &[]),
-    ("conformance", &["pubsub_fifo", "redisson", "plain"]),
-    ("wait", &[]),
-    ("faults", &[]),
-];
 const QUICK: usize = 8;
-/// A mutant may make a test wait for ever.
-const LIMIT: Duration = Duration::from_secs(300);
-const WIDTH: &str = "4";
 
 #[cfg(test)]
 mod tests {
@@ -195,21 +219,31 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        assert_eq!(Request::parse(&[]), Ok(Request { file: None, limit: None, list: false }));
-        let request = Request::parse(&["--file", "renew", "--limit", "3", "--list"]).unwrap();
-        assert_eq!((request.file.as_deref(), request.limit, request.list), (Some("renew"), Some(3), true));
-        assert!(Request::parse(&["--limit", "x"]).is_err() && Request::parse(&["--all"]).is_err());
+        assert_eq!(Request::parse(&[]), Ok(Request::default()));
+        let words = ["--file", "renew", "--limit", "3", "--list", "--part", "2/5", "--minutes", "7"];
+        let request = Request::parse(&words).unwrap();
+        let (file, limit) = (Some("renew".to_owned()), Some(3));
+        let expected = Request { file, limit, part: Some((2, 5)), minutes: Some(7), list: true };
+        assert_eq!(request, expected);
+        for wrong in
+            [&["--limit", "x"][..], &["--all"], &["--part", "0/3"], &["--part", "4/3"], &["--minutes"]]
+        {
+            assert!(Request::parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
-    fn a_limit_spreads_over_all() {
+    fn a_limit_spreads_over_all_and_parts_make_up_the_whole() {
         let all = of_files(&crate::root(), None).unwrap();
         assert!(all.len() > 300, "{}", all.len());
-        let some = spread(&all, 10);
+        let chosen = |words: &[&str]| Request::parse(words).unwrap().choose(&all);
+        let some = chosen(&["--limit", "10"]);
         assert_eq!(some.len(), 10);
         let files: std::collections::BTreeSet<_> = some.iter().map(|mutant| &mutant.file).collect();
         assert!(files.len() > 4, "{files:?}");
-        assert_eq!(spread(&all, 100_000).len(), all.len());
+        assert_eq!(chosen(&["--limit", "100000"]).len(), all.len());
+        let parts = ["1/3", "2/3", "3/3"].map(|part| chosen(&["--part", part]).len());
+        assert_eq!(parts.iter().sum::<usize>(), all.len());
     }
 
     #[test]

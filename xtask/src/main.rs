@@ -13,6 +13,7 @@ mod docs;
 mod fuzz;
 mod lua_mutants;
 mod matrix;
+mod mutants;
 mod semver;
 mod servers;
 mod suites;
@@ -59,8 +60,12 @@ Chores:
   fuzz [TARGET ...]     searches for inputs that parsers do not survive, one target after the other: all, or those
                         whose names contain one of these words. --minutes M for each, 1 without it; --list
                         shows them. `test` tries a fixed number for each
+  mutants [AREA ...]    whether tests see small changes of core, engine, cell and quorum, by cargo-mutants; it takes
+                        hours. --list shows the changes, --file PATTERN those of some files of an area, --part K/N
+                        tries a part of all, --minutes M ends each area then, --continue leaves out what was killed
   lua-mutants [options] whether tests see small changes of the scripts of the Redis backend; --list shows the
-                        changes, --file NAME those of one script, --limit N tries so many of them, --quick a few
+                        changes, --file NAME those of one script, --limit N tries so many of them, --quick a few,
+                        --part K/N a part of all, --minutes M no more than that time allows
   help                  this text
 
 Environment:
@@ -82,6 +87,7 @@ enum Chore {
     Help,
     LuaMutants(lua_mutants::Request),
     Matrix(matrix::Request),
+    Mutants(mutants::Request),
     Servers(versions::Request),
     Test(Vec<&'static test::Step>),
     /// The tests of some crates, by the names of their folders.
@@ -111,6 +117,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(request) => fuzz::run(&root(), &request),
         Chore::LuaMutants(request) => lua_mutants::run(&root(), &request),
         Chore::Matrix(request) => matrix::run(&root(), &request),
+        Chore::Mutants(request) => mutants::run(&root(), &request),
         Chore::Servers(request) => versions::run(&target(&root()), &request),
         Chore::Test(steps) => test::run(&root(), &steps),
         Chore::TestCrates(folders) => test::run_crates(&root(), &folders),
@@ -148,6 +155,7 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         ["fuzz", words @ ..] => fuzz::Request::parse(words).map(Chore::Fuzz),
         ["lua-mutants", options @ ..] => lua_mutants::Request::parse(options).map(Chore::LuaMutants),
         ["matrix", options @ ..] => matrix::Request::parse(options).map(Chore::Matrix),
+        ["mutants", words @ ..] => mutants::Request::parse(words).map(Chore::Mutants),
         ["servers", words @ ..] => versions::Request::parse(words).map(Chore::Servers),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),

@@ -55,7 +55,7 @@ pub(crate) fn run(
 }
 
 /// A test program of one package, for chores that run it in their own way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Its name, empty for the tests inside the library.
     pub(crate) name: String,

@@ -184,6 +184,70 @@ async fn a_reader_that_died_among_others_keeps_no_writer_out() {
 }
 
 #[tokio::test]
+async fn repeated_request_and_renewal_never_shorten_a_lease() {
+    let shares = [("plain", Share::MUTEX), ("python-redis-lock", Share::MUTEX), ("redisson", Share::MUTEX)];
+    for (dialect, share) in shares.into_iter().chain([("redisson", Share::READER)]) {
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
+        let claim = claim_of("job", share, TTL);
+        let key = if dialect == "python-redis-lock" { "lock:job" } else { "job" };
+        let left = async || {
+            let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+            // The hash of Redisson's readers must last as long as they do.
+            let stored: u64 = text(&server, &["PTTL", key]).await.parse().unwrap();
+            seen.holders[0].remaining.unwrap().min(Duration::from_millis(stored))
+        };
+        assert!(got(&*backend, &claim).await);
+        let (short, long) = (claim.clone().ttl(TTL / 10), claim.clone().ttl(10 * TTL));
+        assert!(got(&*backend, &short).await && left().await > TTL / 2, "{dialect} {share}");
+        assert!(got(&*backend, &long).await && left().await > 5 * TTL, "{dialect} {share}");
+        assert!(renewed(&*backend, &short).await && left().await > 5 * TTL, "{dialect} {share}");
+        let longest = claim.clone().ttl(100 * TTL);
+        assert!(renewed(&*backend, &longest).await && left().await > 50 * TTL, "{dialect} {share}");
+        assert!(freed(&*backend, &claim).await);
+    }
+}
+
+/// An operator sees an id of any owner, and may break the lock by it.
+#[tokio::test]
+async fn each_owner_of_a_redisson_lock_has_an_id_that_breaks_it() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    let ours = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
+    for owner in [
+        ours,
+        "8743c9c0-0795-4907-87fd-6c719a6b4586:17",
+        "8743C9C0-0795-4907-87FD-6C719A6B4586:1",
+        "8743c9c0-0795-4907-87fd-6c719a6b45:1",
+        "8743c9c0-0795-4907-87fd-6c719a6b4586-a:1",
+        "theirs",
+    ] {
+        server.command(&["HSET", "orders", owner, "1"]).await.unwrap();
+        server.command(&["PEXPIRE", "orders", "60000"]).await.unwrap();
+        let digest = text(&server, &["EVAL", "return redis.sha1hex(ARGV[1])", "0", owner]).await;
+        let expected = if owner == ours { ours.trim_end_matches(":1").replace('-', "") } else { digest };
+        let seen = backend.inspect(&mutex("orders").resource, None, &no_patience()).await.unwrap();
+        let [holder] = &seen.holders[..] else { panic!("{owner}: {seen:?}") };
+        assert_eq!(holder.id.to_hex(), expected[..32], "{owner}");
+        let shown = Claim::new(holder.id, mutex("orders").resource, Share::MUTEX, TTL);
+        assert!(freed(&*backend, &shown).await, "{owner}");
+        assert_eq!(text(&server, &["EXISTS", "orders"]).await, "0", "{owner}");
+    }
+}
+
+/// The hash of the readers may outlive them: nothing of it is left to make a reader of the next holder.
+#[tokio::test]
+async fn a_mutex_after_readers_that_all_died_is_a_mutex() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    assert!(got(&*backend, &claim_of("rw", Share::READER, TTL)).await);
+    let keys = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap().into_texts().unwrap();
+    assert_eq!(server.command(&["DEL", &keys[0]]).await.unwrap(), Reply::Int(1));
+    let holder = claim_of("rw", Share::MUTEX, TTL);
+    assert!(got(&*backend, &holder).await);
+    assert_eq!(text(&server, &["HLEN", "rw"]).await, "1", "one owner, and no mode");
+    assert!(!got(&*backend, &claim_of("rw", Share::READER, TTL)).await);
+    assert!(freed(&*backend, &holder).await);
+}
+
+#[tokio::test]
 async fn release_is_published_on_the_redisson_channel() {
     let Some((server, backend)) = open_dialect("redisson").await else { return };
     let other = open(&format!("{}?dialect=redisson", server.url())).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::{Backend, Effect, Failure, FailureKind, Release, Renew, Renewal, Share, Step};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Put, Release, Renew, Renewal, Share, Step};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Data, Proxy, RedisServer, Reply, Way};
 
@@ -352,4 +352,27 @@ async fn waiters_poll_while_their_subscription_is_down() {
     assert!(freed(&backend, &holder).await);
     assert!(task.await.unwrap().is_some());
     assert!(begun.elapsed() < Duration::from_millis(800), "{:?}", begun.elapsed());
+}
+
+/// Its copy may lag behind: what it has is not what the register is.
+#[tokio::test]
+async fn replica_neither_reads_nor_writes_a_register() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (registers, at) = (backend.registers().unwrap(), resource("job"));
+    let put = |value: Option<&str>| Put { value: value.map(|value| value.into()), keep: None };
+    let empty = registers.read(&at).await.unwrap().stamp;
+    let written = registers.swap(&at, &empty, &put(Some("first"))).await.unwrap().unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    for name in ["job", "another"] {
+        assert!(registers.read(&resource(name)).await.is_err(), "{name}");
+        for seen in [&empty, &written] {
+            for value in [Some("second"), None] {
+                assert!(
+                    registers.swap(&resource(name), seen, &put(value)).await.is_err(),
+                    "{name} {value:?}"
+                );
+            }
+        }
+    }
 }

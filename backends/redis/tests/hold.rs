@@ -53,6 +53,28 @@ async fn shares_go_together_while_they_fit() {
     assert!(try_take(&backend, &readers[0]).await.is_none());
 }
 
+/// More holders than are read each time are counted in one field, which is renewed by each grant and release.
+#[tokio::test]
+async fn many_holders_are_counted_in_one_field() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let readers: Vec<_> = (0..20).map(|_| claim_of("page", Share::READER, TTL * 60)).collect();
+    let counted = async || match server.command(&["HGET", "{lh:page}:claims", "load"]).await.unwrap() {
+        Reply::Nil => None,
+        stored => stored.into_text().unwrap().split_once(" :").map(|(count, _)| count.to_owned()),
+    };
+    let expected = |seq: u64, count: usize| (count > 16).then(|| format!("{seq} {count}"));
+    let mut last = 0;
+    for (number, reader) in readers.iter().enumerate() {
+        last = try_take(&backend, reader).await.unwrap().seq;
+        assert_eq!(counted().await, expected(last, number + 1));
+    }
+    for (number, reader) in readers.iter().enumerate() {
+        assert!(freed(&backend, reader).await);
+        assert_eq!(counted().await, expected(last, 19 - number));
+    }
+}
+
 #[tokio::test]
 async fn a_share_is_fixed_when_it_is_first_asked_for() {
     let Some(server) = RedisServer::start_or_skip().await else { return };

@@ -141,6 +141,21 @@ async fn single_value_ends_with_its_lease() {
     assert!(renewed(&backend, &next).await);
 }
 
+/// The fence was evicted, or deleted by hand, while its lock is held.
+#[tokio::test]
+async fn holder_whose_fence_was_lost_gets_a_greater_one() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let holder = mutex("job");
+    let first = try_take(&backend, &holder).await.unwrap();
+    server.command(&["DEL", "{lh:job}:fence"]).await.unwrap();
+    let second = try_take(&backend, &holder).await.unwrap();
+    assert!(second > first);
+    assert_eq!(number(&server, &["GET", "{lh:job}:fence"]).await, i64::try_from(second.seq).unwrap());
+    assert_eq!(try_take(&backend, &holder).await, Some(second), "it asks again");
+    assert_eq!(holders(&backend).await[0].fence, Some(second));
+}
+
 /// The first commands of a client that knows sorted sets only.
 #[tokio::test]
 async fn older_client_is_refused_by_a_single_value() {

@@ -197,10 +197,25 @@ mod tests {
     }
 
     #[test]
+    fn part_of_another_width_or_with_a_sign_is_refused() {
+        assert_eq!("00000000000000000005".parse(), Ok(Fence::new(0, 5, 0)));
+        for text in ["", "5", "+0000000000000000005", "0000000000000000000a", "000000000000000000005"] {
+            assert_eq!(text.parse::<Fence>(), Err(ParseFenceError), "{text}");
+        }
+    }
+
+    #[test]
     fn grades_are_ordered_weakest_first() {
         assert!(
             FenceGrade::None < FenceGrade::BestEffort && FenceGrade::BestEffort < FenceGrade::AcrossFailover
         );
         assert!(FenceGrade::AcrossFailover < FenceGrade::Strict);
+    }
+
+    #[test]
+    fn grades_are_shown_in_words() {
+        use FenceGrade::{AcrossFailover, BestEffort, None, Strict};
+        let shown = [None, BestEffort, AcrossFailover, Strict].map(|grade| grade.to_string());
+        assert_eq!(shown, ["none", "best effort", "across failover", "strict"]);
     }
 }

@@ -248,6 +248,24 @@ impl fmt::Debug for Proof {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_grant_has_what_was_set() {
+        let (_trigger, signal) = LossTrigger::new();
+        let grant = Grant::new(Moment::from_millis(1)).fence(Some(Fence::new(1, 2, 3))).lost(Some(signal));
+        let grant = grant.proof(Proof::of(7_u8));
+        assert_eq!((grant.asked_at, grant.fence), (Moment::from_millis(1), Some(Fence::new(1, 2, 3))));
+        assert!(grant.lost.is_some());
+        assert_eq!(grant.proof.get::<u8>(), Some(&7));
+    }
+
+    #[test]
+    fn each_cause_of_a_loss_is_shown_in_its_own_words() {
+        use LossCause::{Closed, Expired, Forked, Gone, MaxHold, RenewalEnded, SessionEnded, Transferred};
+        let causes = [Expired, Gone, SessionEnded, MaxHold, Closed, Forked, Transferred, RenewalEnded];
+        let shown: std::collections::BTreeSet<String> = causes.map(|cause| cause.to_string()).into();
+        assert_eq!(shown.len(), causes.len());
+    }
+
     #[tokio::test]
     async fn first_loss_cause_is_kept_for_late_listeners() {
         let (trigger, mut signal) = LossTrigger::new();

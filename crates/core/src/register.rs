@@ -141,3 +141,35 @@ pub struct Put {
     /// The time after which the store is to forget it, not earlier; `None` for never.
     pub keep: Option<Duration>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_cannot_keep_is_refused() {
+        let never = RegisterPromise::new(4, WaitMode::Polls, Durability::Strict);
+        let put = |length: Option<usize>, keep: Option<u64>| Put {
+            value: length.map(|length| vec![0; length]),
+            keep: keep.map(Duration::from_secs),
+        };
+        for fits in [put(None, None), put(Some(0), None), put(Some(4), None)] {
+            assert!(never.check(&fits).is_ok(), "{fits:?}");
+        }
+        let refusal = |promise: &RegisterPromise, put| {
+            let failure = promise.check(&put).unwrap_err();
+            assert_eq!(failure.effect, Effect::None, "{failure}");
+            failure.kind
+        };
+        assert_eq!(refusal(&never, put(Some(5), None)), FailureKind::Invalid);
+        assert_eq!(refusal(&never, put(Some(4), Some(9))), FailureKind::Unsupported);
+        let forgetful = never.clone().forgets();
+        assert!(forgetful.check(&put(Some(4), Some(9))).is_ok());
+        assert_eq!(refusal(&forgetful, put(Some(5), Some(9))), FailureKind::Invalid);
+    }
+
+    #[test]
+    fn a_stamp_has_its_text() {
+        assert_eq!(Stamp::new("17").as_str(), "17");
+    }
+}

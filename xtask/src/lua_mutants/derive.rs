@@ -34,6 +34,11 @@ impl Mutant {
         }
     }
 
+    /// Returns an error in place of the whole file.
+    pub(crate) fn broken(&self) -> Mutant {
+        Mutant { changed: "error('a mutant')\n".to_owned(), ..self.clone() }
+    }
+
     /// Returns a name that stays the same while the line does.
     pub(crate) fn name(&self) -> String {
         let which = if self.occurrence > 1 { format!(" #{}", self.occurrence) } else { String::new() };
@@ -89,11 +94,12 @@ fn changes(line: &str) -> Vec<String> {
         }
     }
     let indent = &line[..line.len() - trimmed.len()];
-    if let Some(condition) = trimmed.strip_prefix("if ").and_then(|rest| rest.strip_suffix(" then"))
-        && !condition.contains(" then ")
-    {
-        found.push(format!("{indent}if true then"));
-        found.push(format!("{indent}if false then"));
+    for opening in ["if ", "elseif "] {
+        let then = line.match_indices(" then").find(|(at, _)| code[*at]);
+        if let (true, Some((at, _))) = (trimmed.starts_with(opening), then) {
+            found.push(format!("{indent}{opening}true{}", &line[at..]));
+            found.push(format!("{indent}{opening}false{}", &line[at..]));
+        }
     }
     if is_call(trimmed) {
         found.push(format!("{indent}do end"));
@@ -179,8 +185,14 @@ mod tests {
         assert_eq!(of("redis.call('DEL', KEYS[1])"), ["redis.call('DEL', KEYS[2])", "do end"]);
         assert_eq!(
             of("if not x then return 0 end"),
-            ["if x then return 0 end", "if not x then return 1 end"]
+            [
+                "if x then return 0 end",
+                "if not x then return 1 end",
+                "if true then return 0 end",
+                "if false then return 0 end"
+            ]
         );
+        assert_eq!(of("elseif a then"), ["elseif true then", "elseif false then"]);
         assert_eq!(of("local a = b"), Vec::<String>::new());
     }
 

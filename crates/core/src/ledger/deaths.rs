@@ -89,6 +89,65 @@ impl VirtualQueue {
     }
 }
 
+/// Returns a queue of mutexes whose holder released now, after all its waiters were silent for a second.
+fn silent_queue(waiters: usize) -> (Ledger, Moment) {
+    let mut ledger = Ledger::default();
+    let start = Moment::from_millis(1);
+    for n in 0..=waiters {
+        ledger.contend(&ask(id(n), Share::MUTEX, Wait::Queued(PLACE)), start);
+    }
+    let freed = start.after(Duration::from_secs(1));
+    assert!(ledger.release(id(0), freed));
+    (ledger, freed)
+}
+
+/// Asks for the last claim of the queue. Returns the verdict, and how many claims are called.
+fn ask_last(ledger: &mut Ledger, now: Moment) -> (Verdict, usize) {
+    let last = ledger.entries().last().unwrap().id;
+    let verdict = ledger.contend(&ask(last, Share::MUTEX, Wait::Queued(PLACE)), now);
+    let called = ledger.entries().iter().filter(|entry| entry.until <= now.after(CALL_GRACE));
+    (verdict, called.count())
+}
+
+#[test]
+fn more_of_the_queue_is_called_for_each_silent_claim() {
+    let (mut ledger, freed) = silent_queue(40);
+    let busy = |earliest| Verdict::Busy { ahead: 39, earliest };
+    let early = freed.after(PROBE_AFTER / 2);
+    assert_eq!(ask_last(&mut ledger, early), (busy(freed.after(PROBE_AFTER)), 1));
+    // The first has not answered: the time of the next step is that at which its silence counts.
+    let probed = freed.after(PROBE_AFTER);
+    assert_eq!(ask_last(&mut ledger, probed), (busy(freed.after(SILENT_AFTER)), PROBED_PER_SILENT));
+    // It is one silent claim as before; those called after it are silent next.
+    let silent = freed.after(SILENT_AFTER);
+    assert_eq!(ask_last(&mut ledger, silent), (busy(probed.after(SILENT_AFTER)), PROBED_PER_SILENT));
+    // All are called but the one that asks, so no further step follows.
+    let all = probed.after(SILENT_AFTER);
+    assert_eq!(ask_last(&mut ledger, all), (busy(freed.after(CALL_GRACE)), 39));
+}
+
+#[test]
+fn nothing_is_called_again_once_all_that_were_silent_are_called() {
+    let (mut ledger, freed) = silent_queue(3);
+    let called = ask_last(&mut ledger, freed.after(PROBE_AFTER));
+    assert_eq!(called, (Verdict::Busy { ahead: 2, earliest: freed.after(CALL_GRACE) }, 2));
+}
+
+#[test]
+fn end_of_a_lease_calls_the_next_claim_whoever_notices_it() {
+    let mut ledger = Ledger::default();
+    let start = Moment::from_millis(1);
+    let permit = Share::permits(1, 2).unwrap();
+    let short = Duration::from_secs(1);
+    ledger.contend(&ask(id(0), permit, Wait::No), start);
+    ledger.contend(&Ask { lease: short, ..ask(id(1), permit, Wait::No) }, start);
+    ledger.contend(&ask(id(2), permit, Wait::Queued(PLACE)), start);
+    let ended = start.after(short);
+    assert!(ledger.renew(id(0), LEASE, ended));
+    let waiter = ledger.called().next().unwrap();
+    assert_eq!((waiter.id, waiter.until), (id(2), ended.after(CALL_GRACE)));
+}
+
 /// Releases the holder, and returns in which order, and how late, the live waiters are granted.
 fn released(holder: Share, waiters: &[(Share, bool)]) -> (Vec<ClaimId>, Duration, usize) {
     let mut line = VirtualQueue::behind(holder, waiters);

@@ -188,6 +188,27 @@ fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
     assert!(matches!(ledger.contend(&ask(3, Share::MUTEX, long), later), Verdict::Granted(_)));
 }
 
+/// An observer without the clock of the ledger sees only this.
+#[test]
+fn each_sign_of_life_is_counted() {
+    let now = Moment::from_millis(1);
+    let mut ledger = Ledger::new(Fence::default());
+    let (holder, waiter) = (ask(1, Share::MUTEX, Wait::No), ask(2, Share::MUTEX, Wait::Queued(LONG)));
+    let beats = |ledger: &Ledger| ledger.entries().iter().map(|entry| entry.beats).collect::<Vec<_>>();
+    ledger.contend(&holder, now);
+    ledger.contend(&waiter, now);
+    assert_eq!(beats(&ledger), [0, 0]);
+    ledger.contend(&holder, now);
+    assert_eq!(beats(&ledger), [1, 0], "it asks again, and nothing else of it changes");
+    assert!(ledger.renew(id(1), Duration::ZERO, now));
+    assert_eq!(beats(&ledger), [2, 0]);
+    ledger.contend(&waiter, now);
+    assert_eq!(beats(&ledger), [2, 1]);
+    assert!(ledger.release(id(1), now));
+    ledger.contend(&waiter, now);
+    assert_eq!(beats(&ledger), [2], "the grant of a claim that waited");
+}
+
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns a ledger in which a reader holds, a writer (2) waits, and a reader (3) behind it.
@@ -270,6 +291,21 @@ fn queue_is_mixed_if_a_waiter_blocks_free_capacity() {
     ledger.release(id(1), now);
     ledger.contend(&ask(5, Share::READER, Wait::Queued(LONG)), now);
     assert!(ledger.is_mixed(), "the first is called, and the second has a reader behind it");
+}
+
+#[test]
+fn queue_is_mixed_if_one_behind_allows_more() {
+    let now = Moment::from_millis(1);
+    let permit = |n| Share::permits(1, n).unwrap();
+    for (first, behind, is_mixed) in [(2, 5, true), (5, 2, false), (5, 5, false)] {
+        let mut ledger = Ledger::new(Fence::default());
+        let held = Share::permits(if is_mixed { 2 } else { 5 }, 5).unwrap();
+        assert!(matches!(ledger.contend(&ask(1, held, Wait::No), now), Verdict::Granted(_)));
+        for (n, share) in [(2, permit(first)), (3, permit(behind))] {
+            assert!(matches!(ledger.contend(&ask(n, share, Wait::Queued(LONG)), now), Verdict::Busy { .. }));
+        }
+        assert_eq!(ledger.is_mixed(), is_mixed, "{first} and {behind}");
+    }
 }
 
 #[test]

@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn store_that_does_not_say_what_is_left_is_not_judged() {
+        let mut values = Values::default();
+        values.label = Some(CLAIMS.to_owned());
+        let unasked = Event::new(Stage::Info, Operation::Residue).at(500_000_000).with(values);
+        let report = report(200, "", &[unasked.because("connection refused")]);
+        assert_eq!(report.judgement, Judgement::Unjudged, "{}", report.text());
+        assert!(report.text().contains("what is left in it: connection refused"), "{}", report.text());
+    }
+
+    #[test]
     fn a_checker_that_fails_shows_nothing_as_kept() {
         let history = report(200, GONE, &[]).history;
         let report = recorded(Err("the checker failed: panic".to_owned()), history);

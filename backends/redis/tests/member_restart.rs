@@ -1,0 +1,124 @@
+//! One server of a quorum that restarts: it is never taken for a server that has forgotten nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
+
+mod common;
+
+use common::*;
+use leasehold_core::quorum::{Answer, Member, RequestStamp, Vote};
+use leasehold_core::{Claim, Fence};
+use leasehold_redis::{RedisConfig, RedisNode};
+use leasehold_testkit::{Appendonly, Data, RedisServer};
+use tokio::io::copy;
+use tokio::net::{TcpListener, TcpStream};
+
+fn stamp(number: u64) -> RequestStamp {
+    RequestStamp::numbered(7, number)
+}
+
+/// Asks until there is an answer: the first requests may meet the end of the old connection.
+async fn prepared(member: &RedisNode, claim: &Claim, last: Option<Fence>) -> Answer {
+    for number in 1.. {
+        match member.prepare(claim, stamp(number), last).await {
+            Ok(answer) => return answer,
+            Err(failure) if number > 100 => panic!("{failure}"),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+        }
+    }
+    unreachable!("it counts without end")
+}
+
+/// Marks the server, and locks a resource on it. Returns the answer.
+async fn armed(member: &RedisNode, claim: &Claim) -> Answer {
+    let state = member.state().await.unwrap();
+    assert!(member.set_epoch(&state, 5).await.unwrap());
+    let answer = member.prepare(claim, stamp(1), None).await.unwrap();
+    assert_eq!(answer.memory.armed(), Some(5));
+    assert!(member.accept(claim, stamp(1), &answer.memory.run, Fence::new(5, 1, 0)).await.unwrap());
+    assert!(member.release(&[claim]).await[0].as_ref().unwrap());
+    answer
+}
+
+/// Asserts that a server that restarted with its data, under a client that knew it before, has no vote.
+async fn assert_restart_is_noticed(server: &RedisServer, member: &RedisNode) {
+    let claim = mutex("job");
+    let before = armed(member, &claim).await;
+    server.restart(Data::Keep).await.unwrap();
+    // The client returns, so a server that has forgotten nothing would take the next fence at once.
+    let after = prepared(member, &claim, Some(Fence::new(5, 1, 0))).await;
+    assert_eq!((after.memory.armed(), after.memory.mark), (None, before.memory.mark));
+    assert!(matches!(after.vote, Vote::Yours { fence: None, .. }), "it took a fence: {:?}", after.vote);
+    assert!(member.release(&[&claim]).await[0].as_ref().unwrap());
+    // Nor does it take the fence of a second round whose first one it answered before.
+    let (second, run) = (stamp(1000), &before.memory.run);
+    member.prepare(&claim, second, None).await.unwrap();
+    assert!(!member.accept(&claim, second, run, Fence::new(5, 2, 0)).await.unwrap());
+    // A mark of the run that ended does not arm it.
+    let state = member.state().await.unwrap();
+    assert_eq!(state.armed(), None);
+    let outdated = leasehold_core::quorum::MemberState { run: run.clone(), ..state.clone() };
+    assert!(!member.set_epoch(&outdated, 6).await.unwrap());
+    assert!(member.set_epoch(&state, 6).await.unwrap());
+    assert_eq!(member.state().await.unwrap().armed(), Some(6));
+}
+
+async fn durable() -> Option<RedisServer> {
+    RedisServer::builder().persistence(Appendonly::Always).start_or_skip().await
+}
+
+#[tokio::test]
+async fn restart_is_noticed_by_a_client_that_knew_the_server() {
+    let Some(server) = durable().await else { return };
+    let member = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
+    assert_restart_is_noticed(&server, &member).await;
+}
+
+/// Passes bytes on, and connects to the server anew, behind the back of its client, when the server ends.
+async fn relay(listener: TcpListener, port: u16) {
+    while let Ok((client, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let (mut from_client, mut to_client) = client.into_split();
+            loop {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else {
+                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                    continue;
+                };
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::select! {
+                    ended = copy(&mut from_client, &mut to_server) => if ended.is_ok() { return },
+                    _ = copy(&mut from_server, &mut to_client) => {}
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn restart_that_a_proxy_hides_is_noticed() {
+    let Some(server) = durable().await else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(relay(listener, server.port()));
+    let member = RedisNode::new(RedisConfig::parse(&url).unwrap());
+    assert_restart_is_noticed(&server, &member).await;
+}
+
+/// A client that has not heard of the restart must not be served because another one has.
+#[tokio::test]
+async fn restart_that_a_proxy_hides_is_noticed_by_each_client() {
+    let Some(server) = durable().await else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(relay(listener, server.port()));
+    let member = RedisNode::new(RedisConfig::parse(&url).unwrap());
+    let claim = mutex("job");
+    armed(&member, &claim).await;
+    server.restart(Data::Keep).await.unwrap();
+    // The other client makes the server know all scripts of its present run.
+    let other = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
+    let theirs = mutex("other");
+    assert_eq!(prepared(&other, &theirs, None).await.memory.armed(), None);
+    let after = prepared(&member, &claim, Some(Fence::new(5, 1, 0))).await;
+    assert_eq!(after.memory.armed(), None);
+    assert!(matches!(after.vote, Vote::Yours { fence: None, .. }), "it took a fence: {:?}", after.vote);
+}

@@ -1,0 +1,389 @@
+//! `cargo xtask mutants`: whether the tests see a change of the code that decides who holds.
+//!
+//! cargo-mutants changes one function or operator at a time in a copy of the sources, and runs the tests of its area.
+//! A mutant that survives is a change that no test sees. It fails the chore, unless the committed list explains it.
+//! This takes hours; `--part`, `--file` and `--minutes` bound it, and `--continue` leaves out what was killed before.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::cargo;
+
+/// Code that is changed, and the tests that judge it.
+#[derive(Debug)]
+struct Area {
+    name: &'static str,
+    package: &'static str,
+    /// Patterns of its files.
+    files: &'static [&'static str],
+    /// The packages whose tests judge.
+    judges: &'static [&'static str],
+    /// Arguments of `cargo test`, which choose the tests.
+    tests: &'static [&'static str],
+    /// Tests that are left out, because they take longer than all others together.
+    slow: &'static [&'static str],
+    /// Seconds after which the tests of one mutant hang.
+    limit: u32,
+}
+
+const AREAS: &[Area] = &[
+    Area {
+        name: "core",
+        package: "leasehold-core",
+        files: &["crates/core/src/**/*.rs"],
+        judges: &["leasehold-core"],
+        tests: &["--lib"],
+        slow: &["fuzz::", "dead_waiter_costs", "full_queue_is_reported"],
+        limit: 60,
+    },
+    Area {
+        name: "engine",
+        package: "leasehold",
+        files: &["crates/leasehold/src/engine/**/*.rs"],
+        judges: &["leasehold"],
+        tests: &["--lib", "--test=engine_*", "--test=linger", "--test=policies", "--test=cancellation"],
+        slow: &[],
+        limit: 120,
+    },
+    Area {
+        name: "cell",
+        package: "leasehold-backend",
+        files: &["crates/backend/src/cell/**/*.rs", "crates/backend/src/session/**/*.rs"],
+        judges: &["leasehold-backend"],
+        tests: &["--features=laws,session", "--lib", "--test=cell", "--test=session"],
+        slow: &[],
+        limit: 240,
+    },
+    Area {
+        name: "quorum",
+        package: "leasehold",
+        files: &["crates/leasehold/src/layer/quorum.rs", "crates/leasehold/src/layer/quorum/*.rs"],
+        judges: &["leasehold", "leasehold-tests"],
+        tests: &["--test=quorum_late_answers", "--test=redlock_faults", "--test=conformance_redlock"],
+        slow: &[],
+        limit: 300,
+    },
+];
+
+/// The arguments of the chore.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The names of areas; all without one.
+    areas: Vec<String>,
+    /// Patterns of files, for a part of an area.
+    files: Vec<String>,
+    /// Which of how many parts is tried.
+    part: Option<(usize, usize)>,
+    /// The time for each area.
+    minutes: Option<u64>,
+    keeps_killed: bool,
+    list: bool,
+}
+
+impl Request {
+    /// Parses the words after `mutants`.
+    pub(crate) fn parse(words: &[&str]) -> Result<Request, String> {
+        let mut request = Request::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--list" => request.list = true,
+                "--continue" => request.keeps_killed = true,
+                "--minutes" => {
+                    let minutes = words.next().and_then(|minutes| minutes.parse().ok());
+                    request.minutes = Some(minutes.ok_or("--minutes wants a number.")?);
+                }
+                "--part" => {
+                    let part = words.next().and_then(|part| read_part(part));
+                    request.part = Some(part.ok_or("--part wants a part of all, such as 2/5.")?);
+                }
+                "--file" => {
+                    request.files.push((*words.next().ok_or("--file wants a pattern of files.")?).into());
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!("`{option}` is not an option of this chore."));
+                }
+                area if AREAS.iter().any(|known| known.name == area) => request.areas.push(area.to_owned()),
+                other => return Err(format!("`{other}` is not an area: {}.", names())),
+            }
+        }
+        if !request.files.is_empty() && request.areas.len() != 1 {
+            return Err(format!("--file wants the area of the files: one of {}.", names()));
+        }
+        Ok(request)
+    }
+}
+
+fn names() -> String {
+    AREAS.iter().map(|area| area.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Parses a part of a whole, such as the second of five.
+pub(crate) fn read_part(text: &str) -> Option<(usize, usize)> {
+    let (number, count) = text.split_once('/')?;
+    let part = (number.parse().ok()?, count.parse().ok()?);
+    (part.0 >= 1 && part.0 <= part.1).then_some(part)
+}
+
+/// Tries the mutants of the areas, one area after the other.
+pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
+    if !cargo::command().args(["mutants", "--version"]).output().is_ok_and(|it| it.status.success()) {
+        return Err("cargo-mutants is missing: `cargo install --locked cargo-mutants`.".to_owned());
+    }
+    let text =
+        std::fs::read_to_string(root.join(EXPLAINED)).map_err(|error| format!("{EXPLAINED}: {error}"))?;
+    let explained = explained(&text)?;
+    let mut open = Vec::new();
+    for area in
+        AREAS.iter().filter(|area| request.areas.is_empty() || request.areas.iter().any(|it| it == area.name))
+    {
+        let stable = stable_names(&list(root, area, request)?);
+        if request.list {
+            stable.iter().for_each(|(_, name)| println!("{name}"));
+            println!("{} mutants of {}", stable.len(), area.name);
+            continue;
+        }
+        try_all(root, area, request)?;
+        let results = Results::read(&output(root, area).join("mutants.out"), &stable.into_iter().collect());
+        open.extend(results.report(area.name, &explained));
+    }
+    if open.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "No test sees these changes. Write one, or explain them in {EXPLAINED}:\n{}",
+        open.join("\n")
+    ))
+}
+
+/// Starts `cargo mutants` for an area.
+fn command(root: &Path, area: &Area, request: &Request) -> Command {
+    let mut command = cargo::command();
+    command.arg("mutants").current_dir(root).stdin(Stdio::null());
+    command.args(["--package", area.package]);
+    let own: Vec<&str> = request.files.iter().map(String::as_str).collect();
+    // What `Debug` writes is for people who develop.
+    command.arg("--exclude-re=Debug for");
+    for pattern in if own.is_empty() { area.files } else { &own } {
+        command.args(["--file", pattern]);
+    }
+    command
+}
+
+/// Returns the mutants of an area, as cargo-mutants names them.
+fn list(root: &Path, area: &Area, request: &Request) -> Result<Vec<String>, String> {
+    let output = command(root, area, request).arg("--list").stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the mutants of {} could not be listed", area.name));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Runs cargo-mutants until it ends or its time is over. Its files have the results.
+fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
+    let output = output(root, area);
+    std::fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
+    let mut command = command(root, area, request);
+    if let Some(minutes) = request.minutes {
+        let plain = command;
+        command = Command::new("timeout");
+        command
+            .args(["--signal=INT", &format!("{minutes}m")])
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        command.current_dir(root).stdin(Stdio::null());
+        cargo::without_description(&mut command);
+    }
+    command.arg("--output").arg(&output).args(["--jobs=1", "--no-shuffle", "--colors=never"]);
+    command.arg(format!("--timeout={}", area.limit));
+    for package in area.judges {
+        command.args(["--test-package", package]);
+    }
+    if let Some((number, count)) = request.part {
+        command.args(["--sharding=round-robin".to_owned(), format!("--shard={}/{count}", number - 1)]);
+    }
+    if request.keeps_killed {
+        command.arg("--iterate");
+    }
+    // To build and to run.
+    command.args(area.tests.iter().map(|argument| format!("--cargo-arg={argument}")));
+    if !area.slow.is_empty() {
+        command.args(["--", "--"]).args(area.slow.iter().map(|test| format!("--skip={test}")));
+    }
+    // A folder of its own: the copy of the sources would be built in turns with the sources.
+    command.env("CARGO_TARGET_DIR", crate::target(root).join("mutants/build"));
+    // Without its servers a test would see nothing.
+    command.env("LEASEHOLD_REQUIRE", "redis");
+    let status = command.status().map_err(|error| format!("cargo mutants: {error}"))?;
+    match status.code() {
+        Some(0 | SOME_SURVIVED | SOME_HUNG | TIME_IS_OVER) => Ok(()),
+        Some(BROKEN) => Err("the tests fail without any change: mend that first.".to_owned()),
+        _ => Err(format!("cargo mutants ended with {status}")),
+    }
+}
+
+fn output(root: &Path, area: &Area) -> PathBuf {
+    crate::target(root).join("mutants").join(area.name)
+}
+
+/// Returns for each mutant a name that stays the same while its function does: without line and column, with a number
+/// if several of a file have that name.
+fn stable_names(listed: &[String]) -> Vec<(String, String)> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let name = |line: &String| {
+        let (place, change) = line.split_once(": ").unwrap_or((line, ""));
+        let name = format!("{}: {change}", place.split(':').next().unwrap_or(place));
+        let count = seen.entry(name.clone()).or_default();
+        *count += 1;
+        let name = if *count > 1 { format!("{name} #{count}") } else { name };
+        (line.clone(), name)
+    };
+    listed.iter().map(name).collect()
+}
+
+/// Returns the explained survivors with their reasons: a line for each, after its reason in lines that begin with `#`.
+fn explained(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let (mut found, mut reason) = (BTreeMap::new(), String::new());
+    let mut was_reason = false;
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        match line.strip_prefix('#') {
+            Some(text) if was_reason => reason += text,
+            Some(text) => text.trim().clone_into(&mut reason),
+            None if reason.is_empty() => return Err(format!("{EXPLAINED}: {line}: it has no reason")),
+            None => {
+                found.insert(line.to_owned(), reason.clone());
+            }
+        }
+        was_reason = line.starts_with('#');
+    }
+    Ok(found)
+}
+
+/// The outcomes, by stable names.
+#[derive(Debug, Default)]
+struct Results {
+    killed: usize,
+    /// The tests hung, which counts as killed.
+    hung: usize,
+    /// The compiler refused the change.
+    refused: usize,
+    survivors: Vec<String>,
+    listed: Vec<String>,
+}
+
+impl Results {
+    fn read(folder: &Path, stable: &HashMap<String, String>) -> Results {
+        let lines = |file: &str| -> Vec<String> {
+            let text = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+            text.lines().filter_map(|line| stable.get(line).cloned()).collect()
+        };
+        let killed = lines("caught.txt").into_iter().chain(lines("previously_caught.txt"));
+        Results {
+            killed: killed.collect::<std::collections::BTreeSet<_>>().len(),
+            hung: lines("timeout.txt").len(),
+            refused: lines("unviable.txt").len(),
+            survivors: lines("missed.txt"),
+            listed: stable.values().cloned().collect(),
+        }
+    }
+
+    /// Prints the numbers, and returns the survivors that nobody has explained.
+    fn report(self, area: &str, explained: &BTreeMap<String, String>) -> Vec<String> {
+        let (known, open): (Vec<_>, Vec<_>) =
+            self.survivors.into_iter().partition(|name| explained.contains_key(name));
+        println!(
+            "{area}: {} mutants, {} killed, {} hung, {} refused by the compiler, {} survived and are explained, \
+             {} survived",
+            self.listed.len(),
+            self.killed,
+            self.hung,
+            self.refused,
+            known.len(),
+            open.len()
+        );
+        open
+    }
+}
+
+/// The list of survivors with their reasons.
+const EXPLAINED: &str = "docs/mutants.txt";
+/// Exit codes of cargo-mutants.
+const SOME_SURVIVED: i32 = 2;
+const SOME_HUNG: i32 = 3;
+const BROKEN: i32 = 4;
+/// The exit code of `timeout`.
+const TIME_IS_OVER: i32 = 124;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        assert_eq!(Request::parse(&[]), Ok(Request::default()));
+        let words =
+            ["core", "--part", "2/5", "--minutes", "7", "--file", "ledger.rs", "--continue", "--list"];
+        let request = Request::parse(&words).unwrap();
+        assert_eq!((request.part, request.minutes), (Some((2, 5)), Some(7)));
+        assert!(request.keeps_killed && request.list);
+        assert_eq!(
+            (&request.areas[..], &request.files[..]),
+            (&["core".into()][..], &["ledger.rs".into()][..])
+        );
+        for wrong in [&["all"][..], &["--all"], &["--part", "0/3"], &["--part", "4/3"], &["--file", "x"]] {
+            assert!(Request::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_survives_a_move_of_its_lines() {
+        let listed =
+            ["a.rs:1:2: replace < with <= in f", "a.rs:9:2: replace < with <= in f", "a.rs:9:4: replace f"];
+        let names = stable_names(&listed.map(str::to_owned));
+        let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["a.rs: replace < with <= in f", "a.rs: replace < with <= in f #2", "a.rs: replace f"]
+        );
+    }
+
+    #[test]
+    fn a_survivor_has_a_reason() {
+        let found = explained("# one\n# line\na.rs: x\n\n# two\nb.rs: y\nb.rs: z\n").unwrap();
+        assert_eq!(found["a.rs: x"], "one line");
+        assert_eq!((&*found["b.rs: y"], &*found["b.rs: z"]), ("two", "two"));
+        assert!(explained("a.rs: x\n").is_err());
+        let committed = std::fs::read_to_string(crate::root().join(EXPLAINED)).unwrap();
+        for name in explained(&committed).unwrap().keys() {
+            let file = name.split(':').next().unwrap_or_default();
+            assert!(crate::root().join(file).is_file(), "{EXPLAINED}: {file} does not exist any more");
+        }
+    }
+
+    #[test]
+    fn results_are_those_of_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
+        write("caught.txt", "a.rs:1:1: x\n");
+        write("previously_caught.txt", "a.rs:1:1: x\na.rs:2:1: y\n");
+        write("missed.txt", "a.rs:3:1: z\na.rs:4:1: w\n");
+        let listed = ["a.rs:1:1: x", "a.rs:2:1: y", "a.rs:3:1: z", "a.rs:4:1: w"].map(str::to_owned);
+        let stable = stable_names(&listed).into_iter().collect();
+        let results = Results::read(folder.path(), &stable);
+        assert_eq!((results.killed, results.hung, results.refused), (2, 0, 0));
+        let explained = explained("# it is\na.rs: w\n").unwrap();
+        assert_eq!(results.report("here", &explained), ["a.rs: z"]);
+    }
+
+    #[test]
+    fn the_files_of_each_area_exist() {
+        for area in AREAS {
+            for pattern in area.files {
+                let folder = pattern.split('*').next().unwrap_or_default();
+                assert!(crate::root().join(folder).exists(), "{pattern}");
+            }
+        }
+    }
+}
