@@ -182,6 +182,10 @@ impl CommandConn {
         if let Err(ReplyError::UnknownScript) = answer {
             link.confirm_run(request, limit).await.map_err(SendError::Failed)?;
             answer = self.ask(&link, request, Naming::Full, sent, limit).await;
+            // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the
+            // same one, it was that before.
+            let confirmed = link.confirm_run(request, limit).await;
+            confirmed.map_err(|failure| SendError::Failed(Failure { effect: Effect::Unknown, ..failure }))?;
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
         self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)

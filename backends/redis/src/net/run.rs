@@ -14,6 +14,8 @@ use crate::protocol::scripts::{RunScript, Script};
 #[derive(Debug)]
 pub(crate) struct Run {
     id: String,
+    /// `true` if the server may know scripts of its earlier runs.
+    keeps_scripts: bool,
     /// A few; scripts are the same if their texts are.
     scripts: Mutex<Vec<(&'static str, Arc<RunScript>)>>,
 }
@@ -33,13 +35,23 @@ impl Run {
             failure
         })?;
         let text: String = redis::from_redis_value(answer).unwrap_or_default();
-        let id = text.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-        if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        Run::read(&text).ok_or_else(|| {
             let text =
                 format!("{endpoint} does not say in INFO which run it is: it cannot be one of a quorum");
-            return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
-        }
-        Ok(Run { id: id.to_owned(), scripts: Mutex::default() })
+            Failure::new(FailureKind::Unsupported, Effect::None, text)
+        })
+    }
+
+    /// Reads the answer to `INFO server`; `None` if no run is in it.
+    fn read(text: &str) -> Option<Run> {
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
+        let id = field("run_id:")?;
+        // Valkey and others say with which version of Redis they agree.
+        let version =
+            field("redis_version:").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+        let keeps_scripts = version.is_none_or(|version| version < FORGETS_SCRIPTS);
+        let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_id.then(|| Run { id: id.to_owned(), keeps_scripts, scripts: Mutex::default() })
     }
 
     /// Returns `true` if this is the same run.
@@ -53,8 +65,40 @@ impl Run {
         if let Some((_, found)) = scripts.iter().find(|(source, _)| std::ptr::eq(*source, script.source)) {
             return found.clone();
         }
-        let made = Arc::new(RunScript::new(script, &self.id));
+        let made = Arc::new(RunScript::new(script, (!self.keeps_scripts).then_some(&self.id)));
         scripts.push((script.source, made.clone()));
         made
+    }
+}
+
+/// The first version of Redis that forgets all scripts when it ends.
+const FORGETS_SCRIPTS: u32 = 7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::scripts::Stamp;
+
+    fn script_of(info: &str) -> String {
+        let script = Script::new("return RUN", Stamp::Run);
+        Run::read(info).unwrap().script(&script).source.clone()
+    }
+
+    #[test]
+    fn run_is_in_the_text_only_where_no_later_run_can_know_it() {
+        let (seven, valkey) = ("redis_version:7.0.15\r\nrun_id:ab12\r\n", "redis_version:7.2.4\nrun_id:ab12");
+        for info in [seven, valkey, "redis_version:10.0.0\nrun_id:ab12"] {
+            assert_eq!(script_of(info), "local RUN = 'ab12'\nreturn RUN");
+        }
+        for info in ["redis_version:6.2.14\nrun_id:ab12", "redis_version:new\nrun_id:ab12", "run_id:ab12"] {
+            assert!(script_of(info).contains("redis.call('INFO', 'server')"), "{}", script_of(info));
+        }
+    }
+
+    #[test]
+    fn answer_without_a_run_is_refused() {
+        for info in ["", "run_id:", "run_id:a'b", "redis_version:7.0.15"] {
+            assert!(Run::read(info).is_none(), "{info}");
+        }
     }
 }

@@ -25,8 +25,9 @@ impl Script {
 
 /// A script for one run of a server: its text says which one.
 ///
-/// A server forgets all scripts when it ends. So the next run does not know a script by this name, and a
-/// request for the earlier run is refused there, even if it comes late or through a proxy.
+/// A server from Redis 7.0 on forgets all scripts when it ends. So the next run does not know a script by this name,
+/// and a request for the earlier run is refused there, even if it comes late or through a proxy. Earlier versions put
+/// scripts into snapshots and give them to replicas, so there the script asks for the run each time.
 #[derive(Debug)]
 pub(crate) struct RunScript {
     pub(crate) source: String,
@@ -34,12 +35,16 @@ pub(crate) struct RunScript {
 }
 
 impl RunScript {
-    /// Creates the script for a run, whose id has letters and digits alone.
-    pub(crate) fn new(script: &Script, run: &str) -> RunScript {
-        let source = format!("local RUN = '{run}'\n{}", script.source);
+    /// Creates the script for a run, whose id has letters and digits alone, or one that asks for the run.
+    pub(crate) fn new(script: &Script, run: Option<&str>) -> RunScript {
+        let run = run.map_or_else(|| ASK_RUN.to_owned(), |run| format!("'{run}'"));
+        let source = format!("local RUN = {run}\n{}", script.source);
         RunScript { sha: redis::Script::new(&source).get_hash().to_owned(), source }
     }
 }
+
+/// The expression that asks the server for its run.
+const ASK_RUN: &str = "string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')";
 
 /// The values that a request carries in addition to its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
