@@ -39,7 +39,7 @@ const PANELS: &[Panel] = &[
         folder: "compat/",
         programs: &[("dialects", &[]), ("conformance", &["plain", "python_redis_lock", "redisson"])],
     },
-    Panel { folder: "redlock/", programs: &[("member", &[])] },
+    Panel { folder: "redlock/", programs: &[("member", &[]), ("member_restart", &[])] },
 ];
 
 const PACKAGE: &str = "leasehold-redis";
