@@ -66,7 +66,7 @@ struct Counts {
 }
 
 async fn take_locks(orders: Orders, over: Arc<AtomicBool>) -> Outcome {
-    let locks = Client::open(&orders.url).await?;
+    let Some(locks) = opened(&orders.url, &over).await else { return Ok(()) };
     let counts = Arc::new(Counts::default());
     let mut tasks = Vec::new();
     for task in 0..TASKS {
@@ -92,6 +92,18 @@ async fn take_locks(orders: Orders, over: Arc<AtomicBool>) -> Outcome {
     }
     locks.close(Duration::from_secs(5)).await;
     Ok(())
+}
+
+/// Opens the store. A hundred processes that begin at once keep a few cores busy for longer than a connection may take,
+/// so it is tried again until it succeeds or the run is over.
+async fn opened(url: &str, over: &AtomicBool) -> Option<Client> {
+    loop {
+        match Client::open(url).await {
+            Ok(locks) => return Some(locks),
+            Err(_) if over.load(Ordering::SeqCst) => return None,
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
 }
 
 async fn one(locks: Client, orders: Orders, mut chance: Chance, counts: Arc<Counts>, over: Arc<AtomicBool>) {
