@@ -152,11 +152,18 @@ async fn a_resource_that_checks_no_fence_is_found() {
         Program::new(env!("CARGO_BIN_EXE_campaign"), ["broken-worker".to_owned(), Defect::None.to_string()]);
     let mut rig = Rig::start(plan).await.unwrap();
     let locks = Client::open(&url).await.unwrap();
-    let pausing = tokio::time::timeout(LIMIT, pause_in_an_update(&mut rig, &locks));
-    let victim = pausing.await.expect("a worker in the middle of an update");
-    // The other worker is granted the lock after the lease, and reads what the first one is about to overwrite.
-    let before = rig.progress();
-    until(|| rig.progress().reads > before.reads).await;
+    let (victim, before) = loop {
+        let pausing = tokio::time::timeout(LIMIT, pause_in_an_update(&mut rig, &locks));
+        let victim = pausing.await.expect("a worker in the middle of an update");
+        // The other worker is granted the lock after the lease, and reads what the first one is about to overwrite.
+        let before = rig.progress();
+        until(|| rig.progress().reads > before.reads || rig.progress().writes > before.writes).await;
+        if rig.progress().reads > before.reads {
+            break (victim, before);
+        }
+        // The write was on its way when its worker was stopped.
+        rig.resume(victim).unwrap();
+    };
     rig.resume(victim).unwrap();
     until(|| rig.progress().writes > before.writes + 1).await;
     locks.close(TTL).await;

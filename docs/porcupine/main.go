@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"sort"
 	"strings"
 	"time"
 
@@ -59,6 +60,10 @@ func step(state, input, output interface{}) (bool, interface{}) {
 }
 
 func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: go run . history.porcupine.json")
+		os.Exit(2)
+	}
 	var all []operation
 	text, err := os.ReadFile(os.Args[1])
 	if err == nil {
@@ -78,9 +83,19 @@ func main() {
 				ClientId: op.Client, Input: op.Input, Call: op.Call, Output: op.Output, Return: op.Return})
 		}
 	}
+	if len(registers) == 0 {
+		fmt.Fprintln(os.Stderr, "the history has no register")
+		os.Exit(2)
+	}
+	keys := []string{}
+	for key := range registers {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
 	code := 0
 	model := porcupine.Model{Init: func() interface{} { return register{} }, Step: step}
-	for key, ops := range registers {
+	for _, key := range keys {
+		ops := registers[key]
 		result := porcupine.CheckOperationsTimeout(model, ops, time.Minute)
 		fmt.Printf("%s: %d operations, linearizable: %s\n", key, len(ops), result)
 		if result != porcupine.Ok {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::mutants::read_part;
+use crate::mutants::{read_minutes, read_part};
 use derive::{Mutant, mutants};
 use judges::{Judges, Outcome};
 
@@ -44,8 +44,8 @@ impl Request {
                     request.limit = Some(count.ok_or("--limit wants a number.")?);
                 }
                 "--minutes" => {
-                    let minutes = words.next().and_then(|minutes| minutes.parse().ok());
-                    request.minutes = Some(minutes.ok_or("--minutes wants a number.")?);
+                    let minutes = words.next().and_then(|minutes| read_minutes(minutes));
+                    request.minutes = Some(minutes.ok_or("--minutes wants a number from 1 to 10000.")?);
                 }
                 "--part" => {
                     let part = words.next().and_then(|part| read_part(part));

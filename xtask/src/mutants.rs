@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: whether the tests see a change of the code that decides who holds.
+//! `cargo xtask mutants`: whether the tests see a change of the code that decides about grants.
 //!
 //! cargo-mutants changes one function or operator at a time in a copy of the sources, and runs the tests of its area.
 //! A mutant that survives is a change that no test sees. It fails the chore, unless the committed list explains it.
@@ -91,8 +91,8 @@ impl Request {
                 "--list" => request.list = true,
                 "--continue" => request.keeps_killed = true,
                 "--minutes" => {
-                    let minutes = words.next().and_then(|minutes| minutes.parse().ok());
-                    request.minutes = Some(minutes.ok_or("--minutes wants a number.")?);
+                    let minutes = words.next().and_then(|minutes| read_minutes(minutes));
+                    request.minutes = Some(minutes.ok_or("--minutes wants a number from 1 to 10000.")?);
                 }
                 "--part" => {
                     let part = words.next().and_then(|part| read_part(part));
@@ -117,6 +117,11 @@ impl Request {
 
 fn names() -> String {
     AREAS.iter().map(|area| area.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Parses a number of minutes, up to a week.
+pub(crate) fn read_minutes(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|minutes| (1..=10_000).contains(minutes))
 }
 
 /// Parses a part of a whole, such as the second of five.
@@ -146,6 +151,9 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
         }
         try_all(root, area, request)?;
         let results = Results::read(&output(root, area).join("mutants.out"), &stable.into_iter().collect());
+        if results.tried() == 0 {
+            return Err(format!("no mutant of {} was tried: the time was over before.", area.name));
+        }
         open.extend(results.report(area.name, &explained));
     }
     if open.is_empty() {
@@ -247,8 +255,10 @@ fn stable_names(listed: &[String]) -> Vec<(String, String)> {
 fn explained(text: &str) -> Result<BTreeMap<String, String>, String> {
     let (mut found, mut reason) = (BTreeMap::new(), String::new());
     let mut was_reason = false;
-    for line in text.lines().filter(|line| !line.is_empty()) {
+    for line in text.lines() {
         match line.strip_prefix('#') {
+            // What follows has a reason of its own.
+            None if line.is_empty() => reason.clear(),
             Some(text) if was_reason => reason += text,
             Some(text) => text.trim().clone_into(&mut reason),
             None if reason.is_empty() => return Err(format!("{EXPLAINED}: {line}: it has no reason")),
@@ -287,6 +297,11 @@ impl Results {
             survivors: lines("missed.txt"),
             listed: stable.values().cloned().collect(),
         }
+    }
+
+    /// Returns the number of mutants with an outcome.
+    fn tried(&self) -> usize {
+        self.killed + self.hung + self.refused + self.survivors.len()
     }
 
     /// Prints the numbers, and returns the survivors that nobody has explained.

@@ -4,12 +4,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use common::*;
 use leasehold_core::quorum::{Answer, Member, RequestStamp, Vote};
-use leasehold_core::{Claim, Fence};
+use leasehold_core::{Claim, Effect, Fence};
 use leasehold_redis::{RedisConfig, RedisNode};
 use leasehold_testkit::{Appendonly, Data, RedisServer};
-use tokio::io::copy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 
 fn stamp(number: u64) -> RequestStamp {
@@ -101,6 +104,59 @@ async fn restart_that_a_proxy_hides_is_noticed() {
     tokio::spawn(relay(listener, server.port()));
     let member = RedisNode::new(RedisConfig::parse(&url).unwrap());
     assert_restart_is_noticed(&server, &member).await;
+}
+
+/// Passes bytes on. At the next `EVAL` it restarts the server first, and gives it to the new run, behind the back of the
+/// client, if it is asked to.
+async fn relay_to_the_next_run(listener: TcpListener, server: Arc<RedisServer>, is_asked: Arc<AtomicBool>) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let (server, is_asked) = (server.clone(), is_asked.clone());
+        tokio::spawn(async move {
+            let mut upstream = TcpStream::connect(server.addr()).await?;
+            let (mut request, mut reply) = (vec![0; 65_536], vec![0; 65_536]);
+            loop {
+                tokio::select! {
+                    count = client.read(&mut request) => {
+                        let bytes = &request[..count?];
+                        let is_text = bytes.windows(8).any(|part| part == b"\r\nEVAL\r\n");
+                        if is_text && is_asked.swap(false, Ordering::SeqCst) {
+                            server.restart(Data::Keep).await.unwrap();
+                            upstream = TcpStream::connect(server.addr()).await?;
+                        }
+                        if bytes.is_empty() {
+                            return std::io::Result::Ok(());
+                        }
+                        upstream.write_all(bytes).await?;
+                    }
+                    count = upstream.read(&mut reply) => match count? {
+                        0 => return Ok(()),
+                        count => client.write_all(&reply[..count]).await?,
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The text of a script is on its way while the server restarts: the new run learns a script of the earlier one.
+#[tokio::test]
+async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
+    let Some(server) = durable().await else { return };
+    let (server, is_asked) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(relay_to_the_next_run(listener, server.clone(), is_asked.clone()));
+    let member = RedisNode::new(RedisConfig::parse(&format!("{url}?timeout=30s")).unwrap());
+    let claim = mutex("job");
+    armed(&member, &claim).await;
+    server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    is_asked.store(true, Ordering::SeqCst);
+    let failure = member.prepare(&claim, stamp(2), Some(Fence::new(5, 1, 0))).await.unwrap_err();
+    assert!(!is_asked.load(Ordering::SeqCst), "no text was sent");
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    // The script is known now, and the connection is another one.
+    let after = prepared(&member, &claim, None).await;
+    assert_eq!(after.memory.armed(), None);
 }
 
 /// A client that has not heard of the restart must not be served because another one has.

@@ -77,8 +77,11 @@ impl Endured {
     /// Adds a run and its picture to the repository at `root`.
     ///
     /// # Errors
-    /// If one of the files cannot be written.
+    /// If one of the files cannot be written, or a quantity has too few samples for a judgement.
     pub(super) fn publish(&self, root: &Path, picture: &str) -> Outcome {
+        if let Some(one) = self.judgements.iter().find(|one| !one.growth.is_finite()) {
+            return Err(format!("not published: there are too few samples of the {}", one.quantity).into());
+        }
         json_lines::append(&root.join(Endured::FILE), self)?;
         let folder = root.join(Endured::PICTURES);
         std::fs::create_dir_all(&folder)?;
@@ -126,6 +129,9 @@ pub(crate) mod tests {
         }
         assert_eq!(Endured::read(root.path()).unwrap(), runs);
         assert_eq!(runs.map(|run| run.is_flat()), [true, false]);
+        let unknown = endured("redis", f64::INFINITY).publish(root.path(), "<svg/>").unwrap_err();
+        assert!(unknown.to_string().contains("too few samples of the tasks"), "{unknown}");
+        assert_eq!(Endured::read(root.path()).unwrap().len(), 2);
         let picture = root.path().join(Endured::PICTURES).join("endurance-etcd.svg");
         assert_eq!(std::fs::read_to_string(picture).unwrap(), "<svg/>");
     }

@@ -32,7 +32,8 @@ impl Summary {
     fn of(store: Store, fault: Fault, results: &Results) -> Summary {
         let all: Vec<&Record> =
             results.of(store, fault).filter(|record| record.outcome != CellOutcome::NotRun).collect();
-        let begin = if remains(store, fault) { 0 } else { begin_of_newest(&all) };
+        let is_kept = |run: &&Record| !run.expected && remains(store, fault, run.outcome);
+        let begin = if all.iter().copied().any(|run| is_kept(&run)) { 0 } else { begin_of_newest(&all) };
         let (older, counted) = all.split_at(begin);
         let mut summary = Summary {
             store,

@@ -72,7 +72,7 @@ Many processes take locks of many names, about 400 a second in all.
 Now and then a process is stopped for longer than its lease, a process is killed and replaced, or connections are reset.
 Each cell has the median after the first fifth of the time, and in brackets by how much it grew from then to the end.
 Growth is the median of the slopes between all pairs of samples, times that time.
-It may be a tenth of the median; **bold** is more.
+It may be a tenth of the median, or 1 MiB, one descriptor, two threads, two tasks or 16 keys; **bold** is more.
 
 ";
 

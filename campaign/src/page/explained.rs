@@ -1,10 +1,10 @@
 //! The explanations of outcomes that were not expected, for the page: they stay bold all the same.
 
-use crate::{Fault, Store};
+use crate::{CellOutcome as Found, Fault, Store};
 
 /// Returns `true` if a failure of this cell is one that the store still has: a run that did not meet it supersedes nothing.
-pub(super) fn remains(store: Store, fault: Fault) -> bool {
-    is_reset_of_a_session(store, fault)
+pub(super) fn remains(store: Store, fault: Fault, outcome: Found) -> bool {
+    is_reset_of_a_session(store, fault) && outcome == Found::Timing
 }
 
 /// Returns `true` for a lock that a connection holds, where connections are reset. F8 resets those that it has cut off
@@ -14,20 +14,34 @@ fn is_reset_of_a_session(store: Store, fault: Fault) -> bool {
 }
 
 /// Returns an explanation of an outcome of this cell that was not expected, a sentence a line.
-pub(super) fn explained(store: Store, fault: Fault) -> Option<&'static str> {
-    if is_reset_of_a_session(store, fault) {
-        return Some(
-            "Two holders were valid at once, for 1 to 21 ms: the server frees the locks of a connection as soon as it \
-             is reset, and their holder reads the end of it some milliseconds later.\n\
+pub(super) fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'static str> {
+    match (store, fault.get(), outcome) {
+        (_, _, Found::Timing) if is_reset_of_a_session(store, fault) => Some(
+            "Two holders were valid at once, for 1 to 21 ms in the runs that were looked at: the server frees the locks \
+             of a connection as soon as it is reset, and their holder reads the end of it some milliseconds later.\n\
              [What a lock can promise](safety.md#by-store) says so of every lock that a connection holds.",
-        );
-    }
-    match (store, fault.get()) {
-        (Store::Cluster, 3) => Some(
+        ),
+        (Store::Cluster, 3, Found::Late) => Some(
             "The wait was 2.002 s too long, and the bound of I6 was 2 s then.\n\
              It is 3 s since, because the engine waits two seconds for the last answer of a store that hangs.\n\
              The bounds are below.",
         ),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_excuses_nothing_else() {
+        let reset = |outcome| explained(Store::MariaDbGetLock, Fault::number(11), outcome);
+        assert!(reset(Found::Timing).is_some());
+        for other in [Found::Unsafe, Found::Fences, Found::Late, Found::NotJudged, Found::Failed] {
+            assert_eq!(reset(other), None);
+            assert!(!remains(Store::MariaDbGetLock, Fault::number(11), other));
+        }
+        assert_eq!(explained(Store::MariaDb, Fault::number(11), Found::Timing), None);
     }
 }

@@ -36,7 +36,8 @@ pub(super) fn unexpected(summaries: &[Summary]) -> String {
     for summary in bad {
         let note = summary.runs.iter().find(|run| !run.expected).map_or("", |run| run.note.as_str());
         let _ = writeln!(text, "- **{} {}**: `{note}`", summary.store, summary.fault);
-        if let Some(why) = explained(summary.store, summary.fault) {
+        let why = summary.outcome.and_then(|outcome| explained(summary.store, summary.fault, outcome));
+        if let Some(why) = why {
             let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
         }
     }
@@ -67,7 +68,7 @@ pub(super) fn superseded(summaries: &[Summary]) -> String {
                 run.note,
                 summary.word()
             );
-            if let Some(why) = explained(summary.store, summary.fault) {
+            if let Some(why) = explained(summary.store, summary.fault, run.outcome) {
                 let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
             }
         }

@@ -45,6 +45,8 @@ struct MemoryMember {
     gate: watch::Sender<Gate>,
     /// The number of withdrawals that it was asked for.
     withdrawals: AtomicUsize,
+    /// The number of releases that it was asked for.
+    releases: AtomicUsize,
 }
 
 impl MemoryMember {
@@ -146,6 +148,7 @@ impl Member for MemoryMember {
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
+        self.releases.fetch_add(batch.len(), Ordering::Relaxed);
         let mut lock = self.lock.lock().unwrap();
         batch.iter().map(|claim| Ok(lock.take_if(|lock| lock.id == claim.id).is_some())).collect()
     }
@@ -184,6 +187,7 @@ async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
             lock: Mutex::default(),
             gate: watch::Sender::new(Gate::Open),
             withdrawals: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
         })
     });
     let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
@@ -218,8 +222,38 @@ async fn request_overtaken_by_its_release_leaves_no_lock() {
         late.gate.send_replace(Gate::Open);
         settle().await;
         assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_waits_for_an_answer_that_comes_soon() {
+    for gate in [Gate::BeforeRequest, Gate::BeforeAnswer] {
+        let (quorum, [first, second, late]) = quorum().await;
+        late.gate.send_replace(gate);
+        let ours = claim(1);
+        assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
+        let open = async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(late.releases.load(Ordering::Relaxed), 0, "it waits");
+            late.gate.send_replace(Gate::Open);
+        };
+        let ((), released) = tokio::join!(open, async { quorum.release(&[&ours]).await });
+        assert!(matches!(released[..], [Release::Freed]));
+        settle().await;
+        assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
         assert_eq!(late.withdrawals.load(Ordering::Relaxed), 0, "the release has ended it");
     }
+}
+
+/// The release lies behind the request then, also if this process ends.
+#[tokio::test(start_paused = true)]
+async fn release_is_sent_to_a_member_that_never_answers() {
+    let (quorum, [_, _, late]) = quorum().await;
+    late.gate.send_replace(Gate::BeforeRequest);
+    let ours = claim(1);
+    assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
+    assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+    assert_eq!(late.releases.load(Ordering::Relaxed), 1);
 }
 
 /// A second release of the claim, after the first was not answered by all, finds the request still under way.

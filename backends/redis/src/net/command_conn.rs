@@ -16,7 +16,7 @@ use futures_util::future::{BoxFuture, FutureExt, Shared, join_all, try_join_all}
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
 
-use crate::net::connection::{Dialer, Link};
+use crate::net::connection::{Dialer, Doubt, Link};
 use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
@@ -181,11 +181,16 @@ impl CommandConn {
         let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
         if let Err(ReplyError::UnknownScript) = answer {
             link.confirm_run(request, limit).await.map_err(SendError::Failed)?;
+            let doubt = request.is_of_a_run().then(|| link.doubt());
             answer = self.ask(&link, request, Naming::Full, sent, limit).await;
             // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the
             // same one, it was that before.
             let confirmed = link.confirm_run(request, limit).await;
-            confirmed.map_err(|failure| SendError::Failed(Failure { effect: Effect::Unknown, ..failure }))?;
+            confirmed.map_err(|mut failure| {
+                failure.effect = Effect::Unknown;
+                SendError::Failed(failure)
+            })?;
+            doubt.map(Doubt::settle);
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
         self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)

@@ -214,6 +214,11 @@ impl Link {
         Err(Failure::unavailable(format!("{endpoint} has restarted behind its connection")))
     }
 
+    /// Gives the connection up, unless the returned doubt is settled: a script for a run is being loaded over it.
+    pub(crate) fn doubt(&self) -> Doubt<'_> {
+        Doubt { link: self, is_settled: false }
+    }
+
     /// Returns what requests that are sent now carry in addition.
     pub(crate) fn stamping(&self, now: Instant) -> Stamping {
         let is_known = |checked_at| now.duration_since(checked_at) < RIGHTS_KNOWN;
@@ -267,6 +272,28 @@ impl Link {
     /// Records that the connection broke.
     pub(crate) fn broke(&self) {
         self.closed.store(true, Ordering::Release);
+    }
+}
+
+/// The time until it is known which run has learned a script.
+#[derive(Debug)]
+pub(crate) struct Doubt<'a> {
+    link: &'a Link,
+    is_settled: bool,
+}
+
+impl Doubt<'_> {
+    /// Keeps the connection: it still leads to the run for which the script is.
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.link.broke();
+        }
     }
 }
 

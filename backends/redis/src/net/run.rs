@@ -50,7 +50,7 @@ impl Run {
         let version =
             field("redis_version:").and_then(|version| version.split('.').next()?.parse::<u32>().ok());
         let keeps_scripts = version.is_none_or(|version| version < FORGETS_SCRIPTS);
-        let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_id.then(|| Run { id: id.to_owned(), keeps_scripts, scripts: Mutex::default() })
     }
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn answer_without_a_run_is_refused() {
-        for info in ["", "run_id:", "run_id:a'b", "redis_version:7.0.15"] {
+        for info in ["", "run_id:", "run_id:a'b", "run_id:xyz", "redis_version:7.0.15"] {
             assert!(Run::read(info).is_none(), "{info}");
         }
     }

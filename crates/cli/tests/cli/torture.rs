@@ -195,7 +195,7 @@ fn a_full_disk_takes_no_judgement() {
 #[test]
 fn a_reader_that_leaves_does_not_change_the_exit_code() {
     let sandbox = Sandbox::new();
-    let args = ["torture", "--duration", "4s", "--ttl", "1s", "--faults", "none", "--processes", "2"];
+    let args = ["torture", "--duration", "1h", "--ttl", "1s", "--faults", "none", "--processes", "2"];
     let mut command = sandbox.leasehold(&args);
     let (reader, writer) = std::io::pipe().unwrap();
     command.stdout(writer);
@@ -208,6 +208,11 @@ fn a_reader_that_leaves_does_not_change_the_exit_code() {
     at_work(&sandbox);
     // A worker that somebody else kills leaves the run without a judgement.
     rustix::process::kill_process(workers[0], rustix::process::Signal::KILL).unwrap();
+    eventually(|| match children(run.pid()) {
+        left if left.len() < 2 => Ok(()),
+        left => Err(format!("{} workers", left.len())),
+    });
+    rustix::process::kill_process(run.pid(), rustix::process::Signal::INT).unwrap();
     let ended = run.end().expect(77);
     assert_eq!(ended.err, "", "an error about a reader that has left");
 }

@@ -22,6 +22,7 @@ pub(super) fn all(exporter: &Exporter<'_>, key: Option<&str>, out: &mut impl Wri
     }
     Ok(())
 }
+
 fn value(event: &Event) -> String {
     let values = &event.values;
     let mut parts: Vec<String> = Vec::new();

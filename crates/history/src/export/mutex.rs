@@ -9,6 +9,8 @@ use crate::event::{Event, Operation, Stage};
 /// A line of the export, in the order of time.
 struct Line {
     time: u64,
+    /// The turn among the lines of one time.
+    turn: u32,
     index: u64,
     by: By,
     stage: Stage,
@@ -39,14 +41,12 @@ pub(super) fn one(exporter: &Exporter<'_>, key: &str, out: &mut impl Write) -> i
 }
 
 fn lines(exporter: &Exporter<'_>, key: &str) -> Vec<Line> {
-    let times: HashMap<u64, u64> =
-        exporter.events_of(key).map(|placed| (placed.event.index, placed.time)).collect();
-    let line = |event: &Event, stage: Stage| Line {
-        time: times.get(&event.index).copied().unwrap_or_default(),
-        index: event.index,
-        by: By::Process(event.process.unwrap_or(0)),
-        stage,
-        operation: event.operation.word(),
+    let places: HashMap<u64, (u64, u32)> =
+        exporter.events_of(key).map(|placed| (placed.event.index, (placed.time, placed.turn))).collect();
+    let line = |event: &Event, stage: Stage| {
+        let (time, turn) = places.get(&event.index).copied().unwrap_or_default();
+        let by = By::Process(event.process.unwrap_or(0));
+        Line { time, turn, index: event.index, by, stage, operation: event.operation.word() }
     };
     let mut lines = Vec::new();
     let granted: HashSet<u64> = exporter.grants_of(key).map(|grant| grant.got.index).collect();
@@ -69,16 +69,19 @@ fn lines(exporter: &Exporter<'_>, key: &str) -> Vec<Line> {
             _ => {
                 let got = line(grant.got, Stage::Ok);
                 let (time, index, by) = (grant.until.max(got.time), got.index, By::EndOf(got.index));
+                // After the grant itself, if that ends at once.
+                let turn = if time == got.time { got.turn + 1 } else { 0 };
                 let operation = Operation::Release.word();
-                for stage in [Stage::Invoke, Stage::Info] {
-                    lines.push(Line { time, index, by, stage, operation });
+                for (stage, turn) in [(Stage::Invoke, turn), (Stage::Info, turn + 1)] {
+                    lines.push(Line { time, turn, index, by, stage, operation });
                 }
             }
         }
     }
-    lines.sort_by_key(|line| (line.time, line.index));
+    lines.sort_by_key(|line| (line.time, line.turn, line.index));
     lines
 }
+
 /// Numbers of processes: after an unknown outcome a process is over, and what follows is another one.
 #[derive(Default)]
 struct Numbers {

@@ -15,7 +15,7 @@ pub(super) struct Placed<'h> {
     pub(super) time: u64,
     pub(super) event: &'h Event,
     /// The turn among the events of one time.
-    turn: u32,
+    pub(super) turn: u32,
 }
 
 /// Returns all events in the order of time.

@@ -109,6 +109,21 @@ fn a_process_does_one_thing_at_a_time_in_each_export() {
 }
 
 #[test]
+fn release_at_the_time_of_a_grant_comes_first_in_the_mutex() {
+    let text = r#"{"i":0,"t":1,"p":1,"type":"invoke","f":"acquire","key":"job","v":{"mode":"exclusive"}}
+{"i":1,"t":2,"p":1,"type":"ok","f":"acquire","key":"job","v":{"owner":"a","fence":[0,1,0],"valid_until":90}}
+{"i":2,"t":3,"p":2,"type":"invoke","f":"acquire","key":"job","v":{"mode":"exclusive"}}
+{"i":3,"t":20,"p":2,"type":"ok","f":"acquire","key":"job","v":{"owner":"b","fence":[0,2,0],"valid_until":90}}
+{"i":4,"t":20,"p":1,"type":"invoke","f":"release","key":"job","v":{"owner":"a","fence":[0,1,0]}}
+{"i":5,"t":21,"p":1,"type":"ok","f":"release","key":"job","v":{"owner":"a","fence":[0,1,0]}}"#;
+    let history = History::read(text.as_bytes()).unwrap();
+    let export = history.export(Format::EdnMutex, Some("job"));
+    let release = export.find(":type :invoke, :f :release").unwrap();
+    let second = export.match_indices(":type :ok, :f :acquire").nth(1).unwrap().0;
+    assert!(release < second, "{export}");
+}
+
+#[test]
 fn an_export_that_cannot_be_written_is_an_error() {
     let history = story().history();
     for format in Format::ALL {

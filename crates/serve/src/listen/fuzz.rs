@@ -94,7 +94,8 @@ impl Ground {
         let has_body = head.method != Method::HEAD;
         let code = if has_body && kind == "application/problem+json" { problem(status, &body) } else { "" };
         // A load balancer sees by 503 that nobody leads.
-        let is_planned = !matches!(code, "" | "internal") || !has_body || head.target.starts_with("/leader/");
+        let nobody_leads = status == StatusCode::SERVICE_UNAVAILABLE && head.target.starts_with("/leader/");
+        let is_planned = !matches!(code, "" | "internal") || !has_body || nobody_leads;
         assert!(!status.is_server_error() || is_planned, "{}", about());
         self.release(&head.target).await;
         format!("{} {status} {code} {kind}", head.method)

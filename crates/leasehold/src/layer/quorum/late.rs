@@ -5,9 +5,10 @@
 //! it leaves holds nothing, but is in the way of others for a whole ttl, and with the loss of one more member
 //! it can block a majority.
 //!
-//! Ground rules: a release is sent to a member once that has answered all requests of its claim, so it ends what
-//! they have locked. A withdrawal does not wait: it marks its attempt as ended before it is sent, and a request that
-//! is answered after that ends its own lock, by its stamp, so that a lock of a later attempt stays. Not
+//! Ground rules: the end of a claim marks its attempts as ended before anything is sent. A request that is answered
+//! after that ends its own lock, by its stamp, so that a lock of a later attempt stays. A release waits for some
+//! milliseconds until a member has answered all requests of its claim, because it then ends what they have locked,
+//! and they need not. Not
 //! covered is a request without an answer that its server carries out later, from an older connection: the
 //! lock that it leaves ends with its ttl.
 
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::ClaimId;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The attempts with requests that are not answered yet, by claim.
 #[derive(Clone, Debug, Default)]
@@ -63,16 +65,30 @@ impl Unanswered {
         Arc::new(AttemptMark { claim, requests, unanswered: self.clone() })
     }
 
-    /// Waits until the member has answered all requests of the claim. The caller releases the claim there after that,
-    /// so the requests leave their locks to it.
-    pub(super) fn before_release(&self, claim: &ClaimId, member: usize) -> impl Future<Output = ()> + use<> {
+    /// Marks all attempts of a claim as ended.
+    pub(super) fn end(&self, claim: &ClaimId) {
+        for requests in self.attempts().get(claim).into_iter().flatten().filter_map(Weak::upgrade) {
+            requests.state().is_ended = true;
+        }
+    }
+
+    /// Waits until the member has answered all requests of the claim, or the time is over. The caller releases the
+    /// claim there after that. So requests that are answered in time leave their locks to it.
+    pub(super) fn before_release(
+        &self,
+        claim: &ClaimId,
+        member: usize,
+        until: Instant,
+    ) -> impl Future<Output = ()> + use<> {
         let attempts = self.attempts();
         let attempts: Vec<_> = attempts.get(claim).into_iter().flatten().filter_map(Weak::upgrade).collect();
         let late: Vec<_> =
             attempts.into_iter().filter(|requests| requests.leave_to_release(member)).collect();
         async move {
             for requests in late {
-                requests.answered_by(member).await;
+                if tokio::time::timeout_at(until, requests.answered_by(member)).await.is_err() {
+                    requests.state().released.retain(|released| *released != member);
+                }
             }
         }
     }

@@ -122,7 +122,9 @@ impl MemberSet {
         let (sender, mut inbox) = mpsc::channel(self.count().max(1));
         for number in 0..self.count() {
             let (sender, permit, members) = (sender.clone(), self.permit(number), self.clone());
-            let request = self.slots.get(number).map(|slot| call(number, slot.member.clone()));
+            // What is not sent is not prepared either.
+            let slot = self.slots.get(number).filter(|_| permit.is_ok());
+            let request = slot.map(|slot| call(number, slot.member.clone()));
             leasehold_machine::spawn(async move {
                 let outcome = match (permit, request) {
                     (Ok(_permit), Some(request)) => request.await,

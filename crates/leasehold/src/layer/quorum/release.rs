@@ -1,22 +1,28 @@
 //! Releasing claims: on all members, in batches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::quorum::Member;
 use leasehold_core::{Claim, Effect, Failure, Release};
+
+use tokio::time::Instant;
 
 use super::Quorum;
 use super::members::Outcomes;
 
 impl Quorum {
-    /// Ends each claim on all members; the answer of a majority is enough. A member that has not answered a request
+    /// Ends each claim on all members; the answer of a majority is enough. A member that is about to answer a request
     /// for the lock is asked once it has.
     pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
+        // Before the release is sent: a request of the claim that it overtakes ends its own lock.
+        batch.iter().for_each(|claim| self.unanswered.end(&claim.id));
+        let until = Instant::now() + ABOUT_TO_ANSWER;
         let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
         let call = |number, member: Arc<dyn Member>| {
             let claims = claims.clone();
             let answers: Vec<_> =
-                claims.iter().map(|claim| self.unanswered.before_release(&claim.id, number)).collect();
+                claims.iter().map(|claim| self.unanswered.before_release(&claim.id, number, until)).collect();
             async move {
                 for answer in answers {
                     answer.await;
@@ -54,3 +60,7 @@ impl Quorum {
         if freed > 0 && freed + silent >= self.members.majority() { Release::Freed } else { Release::Gone }
     }
 }
+
+/// The time for which a release waits for the answer to an earlier request: a member that is well takes less, and one
+/// that is not has the release behind that request all the same.
+const ABOUT_TO_ANSWER: Duration = Duration::from_millis(5);
