@@ -134,7 +134,7 @@ fn nothing_is_called_again_once_all_that_were_silent_are_called() {
 }
 
 #[test]
-fn end_of_a_lease_calls_the_next_claim_once() {
+fn end_of_a_lease_calls_the_next_claim_at_a_renewal() {
     let mut ledger = Ledger::default();
     let start = Moment::from_millis(1);
     let permit = Share::permits(1, 2).unwrap();
