@@ -6,10 +6,9 @@ use std::time::Duration;
 use leasehold_core::quorum::Member;
 use leasehold_core::{Claim, Effect, Failure, Release};
 
-use tokio::time::Instant;
-
 use super::Quorum;
 use super::members::Outcomes;
+use super::timer::after;
 
 impl Quorum {
     /// Ends each claim on all members; the answer of a majority is enough. A member that is about to answer a request
@@ -17,7 +16,7 @@ impl Quorum {
     pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
         // Before the release is sent: a request of the claim that it overtakes ends its own lock.
         batch.iter().for_each(|claim| self.unanswered.end(&claim.id));
-        let until = Instant::now() + ABOUT_TO_ANSWER;
+        let until = after(ABOUT_TO_ANSWER);
         let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
         let call = |number, member: Arc<dyn Member>| {
             let claims = claims.clone();
