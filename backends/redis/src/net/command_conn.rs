@@ -16,7 +16,7 @@ use futures_util::future::{BoxFuture, FutureExt, Shared, join_all, try_join_all}
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
 
-use crate::net::connection::{Dialer, Doubt, Link};
+use crate::net::connection::{Dialer, Link};
 use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
@@ -190,7 +190,9 @@ impl CommandConn {
                 failure.effect = Effect::Unknown;
                 SendError::Failed(failure)
             })?;
-            doubt.map(Doubt::settle);
+            if let Some(doubt) = doubt {
+                doubt.settle();
+            }
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
         self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)
