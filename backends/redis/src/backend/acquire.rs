@@ -38,7 +38,15 @@ impl RedisBackend {
         }
         match self.config.wait {
             Wait::Poll => attempt.poll(patience).await,
-            Wait::Pubsub => attempt.wait(patience).await,
+            Wait::Pubsub => {
+                // Before the look, so that a release after it is not missed.
+                let subscription = self.subscribers.join(&attempt.keys.channel(self.scope));
+                match attempt.look(patience, Place::Kept, Expected::Free).await? {
+                    Outcome::Granted(grant) => Ok(Step::Granted(grant)),
+                    // Boxed, so that the future of a free lock stays small.
+                    Outcome::Busy(queue) => Box::pin(attempt.wait(patience, subscription, queue)).await,
+                }
+            }
         }
     }
 }
@@ -105,18 +113,25 @@ impl Attempt<'_> {
         }
     }
 
-    /// Waits in the queue until the claim is granted or patience ends.
-    async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
+    /// Waits in the queue until the claim is granted or patience ends, after a first look that was not granted.
+    async fn wait(
+        &self,
+        patience: &Patience,
+        mut subscription: Option<Subscription>,
+        first: QueueState,
+    ) -> Result<Step, Failure> {
         let channel = self.keys.channel(self.backend.scope);
-        let mut subscription = self.backend.subscribers.join(&channel);
+        let mut seen = Some(first);
         let mut last_ahead = None;
         let mut calls = CallWatch::default();
         for round in 0.. {
             calls.checked();
-            let expected = if round == 0 { Expected::Free } else { Expected::Queue };
-            let queue = match self.look(patience, Place::Kept, expected).await? {
-                Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
-                Outcome::Busy(queue) => queue,
+            let queue = match seen.take() {
+                Some(queue) => queue,
+                None => match self.look(patience, Place::Kept, Expected::Queue).await? {
+                    Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
+                    Outcome::Busy(queue) => queue,
+                },
             };
             last_ahead = Some(queue.ahead);
             if patience.is_ended() {

@@ -31,7 +31,8 @@ impl Engine {
     ) -> impl Future<Output = ()> + Send + use<> {
         let contender = Contender { engine: self.clone(), want, is_settled: false };
         async move {
-            let outcome = contender.contend(&patience).await;
+            // Boxed, because the future of a task is moved several times before it runs.
+            let outcome = Box::pin(contender.contend(&patience)).await;
             contender.settle(outcome);
         }
     }
