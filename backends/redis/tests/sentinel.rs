@@ -184,7 +184,8 @@ async fn a_waiter_is_served_by_the_new_primary() {
     };
     let (fence, released) = tokio::join!(waiting, releasing);
     println!("granted {:?} after the release", released.elapsed());
-    assert_eq!(fence.epoch, 2);
+    // A busy machine may need a second election.
+    assert!(fence.epoch >= 2, "{fence}");
     assert!(released.elapsed() < Duration::from_secs(2));
 }
 

@@ -94,6 +94,8 @@ impl MariaDbBuilder {
         args.push(format!("--port={}", port.number()).into());
         args.push(path("datadir", &directory.path().join(DATA)));
         args.push(path("socket", &directory.path().join(SOCKET)));
+        // A server that starts removes the temporary tables that it finds, also those of another one.
+        args.push(path("tmpdir", directory.path()));
         if let Some(certificates) = &certificates {
             let server = certificates.server();
             for file in [certificates.ca_path(), &server.certificate, &server.key] {

@@ -214,7 +214,7 @@ mod tests {
         let mut values = Values::default();
         values.label = Some(CLAIMS.to_owned());
         let unasked = Event::new(Stage::Info, Operation::Residue).at(500_000_000).with(values);
-        let report = report(200, "", &[unasked.because("connection refused")]);
+        let report = report(200, GONE, &[unasked.because("connection refused")]);
         assert_eq!(report.judgement, Judgement::Unjudged, "{}", report.text());
         assert!(report.text().contains("what is left in it: connection refused"), "{}", report.text());
     }
