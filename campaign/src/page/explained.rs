@@ -7,18 +7,18 @@ pub(super) fn remains(store: Store, fault: Fault, outcome: Found) -> bool {
     is_reset_of_a_session(store, fault) && outcome == Found::Timing
 }
 
-/// Returns `true` for a lock that a connection holds, where connections are reset. F8 resets those that it has cut off
-/// when it ends.
+/// Returns `true` for a lock that a connection holds, where connections end. F8 resets those that it has cut off when
+/// it ends, and a server that restarts, as in F24, ends its own.
 fn is_reset_of_a_session(store: Store, fault: Fault) -> bool {
-    store.is_session() && [8, 11].contains(&fault.get())
+    store.is_session() && [8, 11, 24].contains(&fault.get())
 }
 
 /// Returns an explanation of an outcome of this cell that was not expected, a sentence a line.
 pub(super) fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'static str> {
     match (store, fault.get(), outcome) {
         (_, _, Found::Timing) if is_reset_of_a_session(store, fault) => Some(
-            "Two holders were valid at once, for 1 to 21 ms in the runs that were looked at: the server frees the locks \
-             of a connection as soon as it is reset, and their holder reads the end of it some milliseconds later.\n\
+            "Two holders were valid at once, for 1 to 28 ms in the runs that were looked at: the server frees the locks \
+             of a connection as soon as it ends, and their holder reads the end of it some milliseconds later.\n\
              [What a lock can promise](safety.md#by-store) says so of every lock that a connection holds.",
         ),
         (Store::Cluster, 3, Found::Late) => Some(
