@@ -30,10 +30,13 @@ async fn short(store: Store) {
         },
     };
     println!("{verdict}");
-    // Seconds say nothing about memory that warms up for longer; what must not leak does not in them either.
-    assert!(verdict.acquired() > 0, "{verdict}");
-    let leaks =
-        verdict.judgements().iter().filter(|one| !one.quantity.starts_with("memory") && !one.is_flat());
+    // Seconds say nothing about memory that warms up for longer, and little about what varies with the locks that are
+    // held. But what each of hundreds of acquisitions leaves is more than all that a process uses.
+    assert!(verdict.acquired() > 300, "{verdict}");
+    let leaks = verdict
+        .judgements()
+        .iter()
+        .filter(|one| !one.quantity.starts_with("memory") && one.growth > one.median.max(one.allowed));
     assert_eq!(leaks.count(), 0, "{verdict}");
     let samples = std::fs::read_to_string(folder.path().join(format!("{store}.jsonl"))).unwrap();
     let samples: Vec<Sample> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
