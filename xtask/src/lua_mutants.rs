@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::mutants::{read_minutes, read_part};
+use crate::survivors::{self, Bounds};
 use derive::{Mutant, mutants};
 use judges::{Judges, Outcome};
 
@@ -23,10 +23,8 @@ pub(crate) struct Request {
     file: Option<String>,
     /// The number of mutants that are tried, spread over all; all without it.
     limit: Option<usize>,
-    /// Which of how many parts is tried.
-    part: Option<(usize, usize)>,
-    /// The time after which no further mutant is tried.
-    minutes: Option<u64>,
+    /// The part that is tried, and the time after which no further mutant is.
+    bounds: Bounds,
     list: bool,
 }
 
@@ -43,14 +41,7 @@ impl Request {
                     let count = words.next().and_then(|count| count.parse().ok());
                     request.limit = Some(count.ok_or("--limit wants a number.")?);
                 }
-                "--minutes" => {
-                    let minutes = words.next().and_then(|minutes| read_minutes(minutes));
-                    request.minutes = Some(minutes.ok_or("--minutes wants a number from 1 to 10000.")?);
-                }
-                "--part" => {
-                    let part = words.next().and_then(|part| read_part(part));
-                    request.part = Some(part.ok_or("--part wants a part of all, such as 2/5.")?);
-                }
+                bound if request.bounds.read(bound, &mut words)? => {}
                 "--file" => {
                     request.file = Some((*words.next().ok_or("--file wants the name of a script.")?).into());
                 }
@@ -62,7 +53,7 @@ impl Request {
 
     /// Returns the mutants that it asks for.
     fn choose<'a>(&self, all: &'a [Mutant]) -> Vec<&'a Mutant> {
-        let (number, count) = self.part.unwrap_or((1, 1));
+        let (number, count) = self.bounds.part.unwrap_or((1, 1));
         let part: Vec<&Mutant> = all.iter().skip(number - 1).step_by(count).collect();
         spread(&part, self.limit.unwrap_or(part.len()))
     }
@@ -84,8 +75,8 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     let mut files: Vec<&str> = chosen.iter().map(|mutant| mutant.file.as_str()).collect();
     files.dedup();
     let judges = Judges::build(root, folder.path(), &files, &change)?;
-    let mut tally = Tally { explained: explained(root)?, ..Tally::default() };
-    let limit = request.minutes.map(|minutes| Duration::from_secs(60 * minutes));
+    let mut tally = Tally { explained: survivors::explained(root, EXPLAINED)?, ..Tally::default() };
+    let limit = request.bounds.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     let mut file = "";
     for (number, mutant) in chosen.iter().enumerate() {
         if limit.is_some_and(|limit| begin.elapsed() > limit) {
@@ -113,7 +104,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
 /// The outcomes so far.
 #[derive(Default)]
 struct Tally {
-    explained: Vec<String>,
+    explained: BTreeMap<String, String>,
     /// The number of mutants that each program has killed.
     killed: BTreeMap<String, usize>,
     known: usize,
@@ -131,7 +122,7 @@ impl Tally {
             }
             Outcome::Survived(once) => once,
         };
-        let mut shown = if self.explained.contains(&mutant.name()) {
+        let mut shown = if self.explained.contains_key(&mutant.name()) {
             self.known += 1;
             "survived, as explained".to_owned()
         } else {
@@ -154,13 +145,7 @@ impl Tally {
         for (program, count) in &self.killed {
             println!("  {count} killed by {program}");
         }
-        if self.survivors.is_empty() {
-            return Ok(());
-        }
-        Err(format!(
-            "No test sees these changes. Write one, or explain them in {EXPLAINED}:\n{}",
-            self.survivors.join("\n")
-        ))
+        survivors::judge(&self.survivors, EXPLAINED)
     }
 }
 
@@ -199,14 +184,6 @@ fn spread<'a>(all: &[&'a Mutant], count: usize) -> Vec<&'a Mutant> {
     (0..count).map(|number| all[number * all.len() / count]).collect()
 }
 
-/// Returns the mutants that the committed list explains: a line for each, its reason in the lines before it.
-fn explained(root: &Path) -> Result<Vec<String>, String> {
-    let text =
-        std::fs::read_to_string(root.join(EXPLAINED)).map_err(|error| format!("{EXPLAINED}: {error}"))?;
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(lines.map(str::to_owned).collect())
-}
-
 /// The folder with all scripts.
 const SCRIPTS: &str = "backends/redis/src";
 /// The list of survivors with their reasons.
@@ -223,7 +200,8 @@ mod tests {
         let words = ["--file", "renew", "--limit", "3", "--list", "--part", "2/5", "--minutes", "7"];
         let request = Request::parse(&words).unwrap();
         let (file, limit) = (Some("renew".to_owned()), Some(3));
-        let expected = Request { file, limit, part: Some((2, 5)), minutes: Some(7), list: true };
+        let expected =
+            Request { file, limit, bounds: Bounds { part: Some((2, 5)), minutes: Some(7) }, list: true };
         assert_eq!(request, expected);
         for wrong in
             [&["--limit", "x"][..], &["--all"], &["--part", "0/3"], &["--part", "4/3"], &["--minutes"]]
@@ -249,7 +227,7 @@ mod tests {
     #[test]
     fn every_explained_mutant_exists() {
         let all: Vec<String> = of_files(&crate::root(), None).unwrap().iter().map(Mutant::name).collect();
-        for name in explained(&crate::root()).unwrap() {
+        for name in survivors::explained(&crate::root(), EXPLAINED).unwrap().into_keys() {
             assert!(all.contains(&name), "{EXPLAINED}: {name}: no such mutant any more");
         }
     }

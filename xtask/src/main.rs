@@ -17,6 +17,7 @@ mod mutants;
 mod semver;
 mod servers;
 mod suites;
+mod survivors;
 mod test;
 mod tidy;
 mod versions;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::cargo;
+use crate::survivors::{self, Bounds};
 
 /// Code that is changed, and the tests that judge it.
 #[derive(Debug)]
@@ -73,10 +74,8 @@ pub(crate) struct Request {
     areas: Vec<String>,
     /// Patterns of files, for a part of an area.
     files: Vec<String>,
-    /// Which of how many parts is tried.
-    part: Option<(usize, usize)>,
-    /// The time for each area.
-    minutes: Option<u64>,
+    /// The part of each area that is tried, and the time for each.
+    bounds: Bounds,
     keeps_killed: bool,
     list: bool,
 }
@@ -90,14 +89,7 @@ impl Request {
             match *word {
                 "--list" => request.list = true,
                 "--continue" => request.keeps_killed = true,
-                "--minutes" => {
-                    let minutes = words.next().and_then(|minutes| read_minutes(minutes));
-                    request.minutes = Some(minutes.ok_or("--minutes wants a number from 1 to 10000.")?);
-                }
-                "--part" => {
-                    let part = words.next().and_then(|part| read_part(part));
-                    request.part = Some(part.ok_or("--part wants a part of all, such as 2/5.")?);
-                }
+                bound if request.bounds.read(bound, &mut words)? => {}
                 "--file" => {
                     request.files.push((*words.next().ok_or("--file wants a pattern of files.")?).into());
                 }
@@ -119,26 +111,12 @@ fn names() -> String {
     AREAS.iter().map(|area| area.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses a number of minutes, up to a week.
-pub(crate) fn read_minutes(text: &str) -> Option<u64> {
-    text.parse().ok().filter(|minutes| (1..=10_000).contains(minutes))
-}
-
-/// Parses a part of a whole, such as the second of five.
-pub(crate) fn read_part(text: &str) -> Option<(usize, usize)> {
-    let (number, count) = text.split_once('/')?;
-    let part = (number.parse().ok()?, count.parse().ok()?);
-    (part.0 >= 1 && part.0 <= part.1).then_some(part)
-}
-
 /// Tries the mutants of the areas, one area after the other.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     if !cargo::command().args(["mutants", "--version"]).output().is_ok_and(|it| it.status.success()) {
         return Err("cargo-mutants is missing: `cargo install --locked cargo-mutants`.".to_owned());
     }
-    let text =
-        std::fs::read_to_string(root.join(EXPLAINED)).map_err(|error| format!("{EXPLAINED}: {error}"))?;
-    let explained = explained(&text)?;
+    let explained = survivors::explained(root, EXPLAINED)?;
     let mut open = Vec::new();
     for area in
         AREAS.iter().filter(|area| request.areas.is_empty() || request.areas.iter().any(|it| it == area.name))
@@ -156,13 +134,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
         }
         open.extend(results.report(area.name, &explained));
     }
-    if open.is_empty() {
-        return Ok(());
-    }
-    Err(format!(
-        "No test sees these changes. Write one, or explain them in {EXPLAINED}:\n{}",
-        open.join("\n")
-    ))
+    survivors::judge(&open, EXPLAINED)
 }
 
 /// Starts `cargo mutants` for an area.
@@ -194,7 +166,7 @@ fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
     let output = output(root, area);
     std::fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
     let mut command = command(root, area, request);
-    if let Some(minutes) = request.minutes {
+    if let Some(minutes) = request.bounds.minutes {
         let plain = command;
         command = Command::new("timeout");
         command
@@ -209,7 +181,7 @@ fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
     for package in area.judges {
         command.args(["--test-package", package]);
     }
-    if let Some((number, count)) = request.part {
+    if let Some((number, count)) = request.bounds.part {
         command.args(["--sharding=round-robin".to_owned(), format!("--shard={}/{count}", number - 1)]);
     }
     if request.keeps_killed {
@@ -249,26 +221,6 @@ fn stable_names(listed: &[String]) -> Vec<(String, String)> {
         (line.clone(), name)
     };
     listed.iter().map(name).collect()
-}
-
-/// Returns the explained survivors with their reasons: a line for each, after its reason in lines that begin with `#`.
-fn explained(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let (mut found, mut reason) = (BTreeMap::new(), String::new());
-    let mut was_reason = false;
-    for line in text.lines() {
-        match line.strip_prefix('#') {
-            // What follows has a reason of its own.
-            None if line.is_empty() => reason.clear(),
-            Some(text) if was_reason => reason += text,
-            Some(text) => text.trim().clone_into(&mut reason),
-            None if reason.is_empty() => return Err(format!("{EXPLAINED}: {line}: it has no reason")),
-            None => {
-                found.insert(line.to_owned(), reason.clone());
-            }
-        }
-        was_reason = line.starts_with('#');
-    }
-    Ok(found)
 }
 
 /// The outcomes, by stable names.
@@ -341,7 +293,7 @@ mod tests {
         let words =
             ["core", "--part", "2/5", "--minutes", "7", "--file", "ledger.rs", "--continue", "--list"];
         let request = Request::parse(&words).unwrap();
-        assert_eq!((request.part, request.minutes), (Some((2, 5)), Some(7)));
+        assert_eq!(request.bounds, Bounds { part: Some((2, 5)), minutes: Some(7) });
         assert!(request.keeps_killed && request.list);
         assert_eq!(
             (&request.areas[..], &request.files[..]),
@@ -365,13 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_survivor_has_a_reason() {
-        let found = explained("# one\n# line\na.rs: x\n\n# two\nb.rs: y\nb.rs: z\n").unwrap();
-        assert_eq!(found["a.rs: x"], "one line");
-        assert_eq!((&*found["b.rs: y"], &*found["b.rs: z"]), ("two", "two"));
-        assert!(explained("a.rs: x\n").is_err());
-        let committed = std::fs::read_to_string(crate::root().join(EXPLAINED)).unwrap();
-        for name in explained(&committed).unwrap().keys() {
+    fn the_file_of_every_explained_mutant_exists() {
+        for name in survivors::explained(&crate::root(), EXPLAINED).unwrap().keys() {
             let file = name.split(':').next().unwrap_or_default();
             assert!(crate::root().join(file).is_file(), "{EXPLAINED}: {file} does not exist any more");
         }
@@ -388,7 +335,7 @@ mod tests {
         let stable = stable_names(&listed).into_iter().collect();
         let results = Results::read(folder.path(), &stable);
         assert_eq!((results.killed, results.hung, results.refused), (2, 0, 0));
-        let explained = explained("# it is\na.rs: w\n").unwrap();
+        let explained = survivors::parse("# it is\na.rs: w\n").unwrap();
         assert_eq!(results.report("here", &explained), ["a.rs: z"]);
     }
 
