@@ -96,13 +96,18 @@ async fn relay(listener: TcpListener, port: u16) {
     }
 }
 
-#[tokio::test]
-async fn restart_that_a_proxy_hides_is_noticed() {
-    let Some(server) = durable().await else { return };
+/// Returns the server as a member that is reached through such a relay.
+async fn behind_relay(server: &RedisServer) -> RedisNode {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(relay(listener, server.port()));
-    let member = RedisNode::new(RedisConfig::parse(&url).unwrap());
+    RedisNode::new(RedisConfig::parse(&url).unwrap())
+}
+
+#[tokio::test]
+async fn restart_that_a_proxy_hides_is_noticed() {
+    let Some(server) = durable().await else { return };
+    let member = behind_relay(&server).await;
     assert_restart_is_noticed(&server, &member).await;
 }
 
@@ -163,10 +168,7 @@ async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
 #[tokio::test]
 async fn restart_that_a_proxy_hides_is_noticed_by_each_client() {
     let Some(server) = durable().await else { return };
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    tokio::spawn(relay(listener, server.port()));
-    let member = RedisNode::new(RedisConfig::parse(&url).unwrap());
+    let member = behind_relay(&server).await;
     let claim = mutex("job");
     armed(&member, &claim).await;
     server.restart(Data::Keep).await.unwrap();

@@ -33,7 +33,7 @@ impl Summary {
         let all: Vec<&Record> =
             results.of(store, fault).filter(|record| record.outcome != CellOutcome::NotRun).collect();
         let is_kept = |run: &&Record| !run.expected && remains(store, fault, run.outcome);
-        let begin = if all.iter().copied().any(|run| is_kept(&run)) { 0 } else { begin_of_newest(&all) };
+        let begin = if all.iter().any(is_kept) { 0 } else { begin_of_newest(&all) };
         let (older, counted) = all.split_at(begin);
         let mut summary = Summary {
             store,
