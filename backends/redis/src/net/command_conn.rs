@@ -180,22 +180,34 @@ impl CommandConn {
         let link = self.connected(limit).await.map_err(SendError::Unreached)?;
         let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
         if let Err(ReplyError::UnknownScript) = answer {
-            link.confirm_run(request, limit).await.map_err(SendError::Failed)?;
-            let doubt = request.is_of_a_run().then(|| link.doubt());
-            answer = self.ask(&link, request, Naming::Full, sent, limit).await;
-            // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the
-            // same one, it was that before.
-            let confirmed = link.confirm_run(request, limit).await;
-            confirmed.map_err(|mut failure| {
-                failure.effect = Effect::Unknown;
-                SendError::Failed(failure)
-            })?;
-            if let Some(doubt) = doubt {
-                doubt.settle();
-            }
+            answer = self.ask_with_text(&link, request, sent, limit).await;
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
         self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)
+    }
+
+    /// Runs one script whose text the server does not know.
+    async fn ask_with_text(
+        &self,
+        link: &Link,
+        request: &Request,
+        sent: RequestRole,
+        limit: Limit,
+    ) -> Result<Value, ReplyError> {
+        if !request.is_of_a_run() {
+            return self.ask(link, request, Naming::Full, sent, limit).await;
+        }
+        link.confirm_run(limit).await.map_err(ReplyError::Failed)?;
+        let doubt = link.doubt();
+        let answer = self.ask(link, request, Naming::Full, sent, limit).await;
+        // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the same one,
+        // it was that before.
+        link.confirm_run(limit).await.map_err(|mut failure| {
+            failure.effect = Effect::Unknown;
+            ReplyError::Failed(failure)
+        })?;
+        doubt.settle();
+        answer
     }
 
     /// Sends one plain command.

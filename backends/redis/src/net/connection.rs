@@ -201,10 +201,10 @@ impl Link {
         self.run.as_ref()
     }
 
-    /// Refuses a request for a run that has ended, before the server learns its script: a new run does not know the
-    /// scripts of earlier ones. A connection ends with its server, so only a proxy can hide that.
-    pub(crate) async fn confirm_run(&self, request: &Request, limit: Limit) -> Result<(), Failure> {
-        let Some(known) = self.run().filter(|_| request.is_of_a_run()) else { return Ok(()) };
+    /// Checks that the connection still leads to the run that is known, if one is; else it is given up. A connection
+    /// ends with its server, so only a proxy can hide that.
+    pub(crate) async fn confirm_run(&self, limit: Limit) -> Result<(), Failure> {
+        let Some(known) = self.run() else { return Ok(()) };
         let endpoint = &self.target.endpoint;
         let late = |_| Failure::unavailable(format!("{endpoint} did not answer within {limit}"));
         if limit.bound(Run::ask(&self.pipe, endpoint)).await.map_err(late)??.is(known) {
