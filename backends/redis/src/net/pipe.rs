@@ -27,8 +27,6 @@ pub(crate) struct Pipe {
 struct Shared {
     /// The requests that are not written yet.
     unwritten: Vec<u8>,
-    /// Their number.
-    requests: usize,
     /// The receivers of the replies, in the order of the requests.
     pending: VecDeque<Pending>,
     /// The task of the connection, while it waits.
@@ -55,7 +53,7 @@ impl Pipe {
             written: 0,
             writing: Vec::new(),
             must_flush: false,
-            crowd: 0,
+            replies: 0,
             has_yielded: false,
             received: Vec::new(),
             tried: 0,
@@ -78,7 +76,6 @@ impl Pipe {
                 None
             } else {
                 write(&mut shared.unwritten);
-                shared.requests += 1;
                 shared.pending.push_back(Pending { ignored, reply });
                 shared.driver.take()
             }
@@ -122,8 +119,8 @@ pub(crate) struct Driver {
     writing: Vec<u8>,
     written: usize,
     must_flush: bool,
-    /// The number of requests that the last writes had together, in quarters. It rises at once and falls slowly.
-    crowd: usize,
+    /// The number of replies that the last read has brought.
+    replies: usize,
     /// `true` if other tasks had a turn since there is something to write.
     has_yielded: bool,
     /// The bytes that were received and are not a whole reply yet.
@@ -166,25 +163,15 @@ impl Future for Driver {
 
 impl Driver {
     /// Returns `true` if the tasks that are ready are to run before the next requests are written. They do so once,
-    /// and only if there were several a while ago or are now: a turn costs a single task more than a write.
+    /// and only if there are several: a turn costs a single task more than a write.
     fn must_yield(&mut self) -> bool {
         let is_first = {
             let shared = lock(&self.shared);
-            let are_several = self.crowd > QUARTERS || shared.pending.len() > 1;
+            let are_several = shared.pending.len() > 1 || self.replies > 1;
             are_several && self.writing.is_empty() && !shared.unwritten.is_empty()
         };
         self.has_yielded = is_first && !self.has_yielded;
         self.has_yielded
-    }
-
-    /// Takes the requests that are to be written, and remembers how many there were.
-    fn take_unwritten(&mut self) {
-        let mut shared = lock(&self.shared);
-        std::mem::swap(&mut self.writing, &mut shared.unwritten);
-        let requests = std::mem::take(&mut shared.requests);
-        if requests > 0 {
-            self.crowd = (self.crowd - self.crowd.div_ceil(CROWD_DECAY)).max(requests * QUARTERS);
-        }
     }
 
     /// Writes what there is to write.
@@ -193,7 +180,7 @@ impl Driver {
             if self.written == self.writing.len() {
                 self.writing.clear();
                 self.written = 0;
-                self.take_unwritten();
+                std::mem::swap(&mut self.writing, &mut lock(&self.shared).unwritten);
                 if self.writing.is_empty() {
                     if self.must_flush {
                         ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
@@ -229,7 +216,7 @@ impl Driver {
     fn accept(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.received.is_empty() {
             // Mostly the bytes are whole replies, which need not be kept.
-            let taken = hand_out(&self.shared, bytes)?;
+            let taken = hand_out(&self.shared, bytes, &mut self.replies)?;
             self.received.extend_from_slice(&bytes[taken..]);
             self.tried = self.received.len();
             return Ok(());
@@ -239,7 +226,7 @@ impl Driver {
         // there, unless it has doubled.
         let more_may_follow = bytes.len() == READ_SIZE && self.received.len() < 2 * self.tried;
         if self.received.len() > self.tried && !more_may_follow {
-            let taken = hand_out(&self.shared, &self.received)?;
+            let taken = hand_out(&self.shared, &self.received, &mut self.replies)?;
             self.received.drain(..taken);
             self.tried = self.received.len();
         }
@@ -247,8 +234,12 @@ impl Driver {
     }
 }
 
-/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are.
-fn hand_out(shared: &Mutex<Shared>, bytes: &[u8]) -> io::Result<usize> {
+/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are. Where bytes came, counts
+/// the replies.
+fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Result<usize> {
+    if !bytes.is_empty() {
+        *count = 0;
+    }
     let mut taken = 0;
     while taken < bytes.len() {
         let read = replies::read(&bytes[taken..]);
@@ -256,6 +247,7 @@ fn hand_out(shared: &Mutex<Shared>, bytes: &[u8]) -> io::Result<usize> {
             break;
         };
         taken += length;
+        *count += 1;
         let reply = {
             let mut shared = lock(shared);
             match shared.pending.front_mut() {
@@ -290,12 +282,6 @@ impl Drop for Driver {
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The parts of a request in which crowds are counted, so that small ones are forgotten as slowly as great ones.
-const QUARTERS: usize = 4;
-
-/// The part of a crowd by which it falls with each write.
-const CROWD_DECAY: usize = 8;
 
 /// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
 const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
