@@ -47,6 +47,9 @@ struct RunArguments {
     /// The histories of each cell, with seeds that follow each other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     histories: u64,
+    /// Take a dozen locks beside the others, which change hands quickly: thousands of acquisitions in a history
+    #[arg(long)]
+    dense: bool,
     /// Run one history of each cell, of three seconds
     #[arg(long, conflicts_with_all = ["seconds", "histories"])]
     quick: bool,
@@ -134,7 +137,7 @@ async fn run_cells(arguments: RunArguments) -> Outcome<bool> {
     let stores = if arguments.store.is_empty() { Store::ALL.to_vec() } else { arguments.store };
     let faults = if arguments.fault.is_empty() { Fault::all().collect() } else { arguments.fault };
     let mut run = Run::of(arguments.seed, Duration::from_secs(arguments.seconds));
-    run.histories = arguments.histories;
+    (run.histories, run.is_dense) = (arguments.histories, arguments.dense);
     if arguments.quick {
         run.length = Duration::from_secs(3);
     }

@@ -30,6 +30,8 @@ pub struct Run {
     pub histories: u64,
     /// The time for which faults happen in one history.
     pub length: Duration,
+    /// `true` if a dozen locks beside the others change hands as quickly as they can.
+    pub is_dense: bool,
     /// The folder for histories; none are kept without it.
     pub folder: Option<PathBuf>,
     /// The program of the workers, where it is not this program itself.
@@ -39,7 +41,7 @@ pub struct Run {
 impl Run {
     /// Creates a run of one history of this length.
     pub fn of(seed: u64, length: Duration) -> Run {
-        Run { seed, histories: 1, length, folder: None, program: None }
+        Run { seed, histories: 1, length, is_dense: false, folder: None, program: None }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use leasehold_history::{History, Verdict};
-use leasehold_torture::{Edge, Plan, Rig};
+use leasehold_torture::{Dense, Edge, Plan, Rig};
 
 use super::targets::with_targets;
 use super::{Cell, Findings, Run, judged};
@@ -63,7 +63,7 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let happened = happen(cell, run, seed, &mut world, &mut rig, &mut *fault).await?;
     // What was granted before the last fault ended has ended by then.
     tokio::time::sleep(cell.store.ttl()).await;
-    let tasks = rig.plan().tasks;
+    let tasks = rig.plan().all_tasks();
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
     let verdict = checker(cell.store).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
@@ -93,6 +93,9 @@ fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection)
     plan.seed = seed;
     if let Some(program) = &run.program {
         plan.program = program.clone();
+    }
+    if run.is_dense {
+        plan.dense = Some(Dense::default());
     }
     fault.shape(&mut plan);
     plan.worker_urls = (0..plan.processes).map(|worker| (worker, world.url(Network::of(worker)))).collect();

@@ -79,6 +79,8 @@ const TASKS_WITH_CONNECTIONS: usize = 25;
 impl Injection for Crowd {
     fn shape(&self, plan: &mut Plan) {
         plan.locks = vec![LockPlan::new("crowd", LockKind::Mutex)];
+        // The crowd is at one lock.
+        plan.dense = None;
         plan.processes = 10;
         plan.tasks = if plan.url.contains("method=for-update") { TASKS_WITH_CONNECTIONS } else { TASKS };
         plan.hold = Duration::from_millis(1);

@@ -28,7 +28,7 @@ pub mod worker;
 pub use error::RigError;
 pub use leasehold_history as history;
 pub use nemesis::FaultKind;
-pub use plan::{LockKind, LockPlan, Plan, Program};
+pub use plan::{Dense, LockKind, LockPlan, Plan, Program};
 pub use recorder::Progress;
 pub use report::{Finding, HISTORY, Judgement, Report};
 pub use rig::{Edge, Rig};

@@ -33,6 +33,8 @@ pub struct Plan {
     pub hold: Duration,
     /// The most acquisitions of all workers in a second; zero for no limit.
     pub rate: u32,
+    /// Locks beside the others that change hands quickly, with tasks of their own.
+    pub dense: Option<Dense>,
     /// The seed of everything that is drawn.
     pub seed: u64,
     /// `true` if the register checks fences. `false` is for tests that show that it matters: then no holder looks
@@ -57,6 +59,38 @@ pub struct LockPlan {
     pub name: String,
     /// The kind of lock.
     pub kind: LockKind,
+}
+
+/// Mutexes that are held for hardly any time, and the tasks of each worker that take nothing else.
+///
+/// A few locks with long holds, as [`Plan::locks`] are, show little else than renewals. These show many grants beside
+/// them, so that few seconds carry thousands of acquisitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Dense {
+    /// The mutexes.
+    pub locks: usize,
+    /// The tasks of each worker, beside [`Plan::tasks`].
+    pub tasks: usize,
+    /// The longest time for which one is held.
+    pub hold: Duration,
+    /// The longest wait for one: short, so that a task is soon back from a lock whose holder is stopped.
+    pub limit: Duration,
+    /// The most acquisitions of them by all workers in a second; zero for no limit.
+    pub rate: u32,
+}
+
+impl Default for Dense {
+    /// Returns a dozen mutexes with four tasks of each worker.
+    fn default() -> Dense {
+        Dense {
+            locks: 12,
+            tasks: 4,
+            hold: Duration::from_millis(1),
+            limit: Duration::from_millis(150),
+            rate: 1_500,
+        }
+    }
 }
 
 /// The kind of a lock of a plan.
@@ -119,6 +153,7 @@ impl Plan {
             limit: Duration::from_secs(5),
             hold: Duration::from_millis(20),
             rate: 200,
+            dense: None,
             seed: 0,
             fenced: true,
             program: Program::default(),
@@ -130,6 +165,18 @@ impl Plan {
     /// Returns so many mutexes.
     pub fn mutexes(count: usize) -> Vec<LockPlan> {
         (1..=count).map(|number| LockPlan::new(format!("mutex-{number}"), LockKind::Mutex)).collect()
+    }
+
+    /// Returns all locks, the dense ones last.
+    pub fn all_locks(&self) -> Vec<LockPlan> {
+        let dense = 1..=self.dense.map_or(0, |dense| dense.locks);
+        let dense = dense.map(|number| LockPlan::new(format!("dense-{number}"), LockKind::Mutex));
+        self.locks.iter().cloned().chain(dense).collect()
+    }
+
+    /// Returns how many tasks a worker has in all. Those of [`Plan::tasks`] come first.
+    pub fn all_tasks(&self) -> usize {
+        self.tasks + self.dense.map_or(0, |dense| dense.tasks)
     }
 
     /// Checks that the plan can work.
@@ -144,11 +191,15 @@ impl Plan {
         if self.processes == 0 || self.processes > MOST_PROCESSES {
             return refuse("a plan has 1 to 500 processes");
         }
-        if self.tasks == 0 || self.tasks > MOST_TASKS {
+        if self.tasks == 0 || self.all_tasks() > MOST_TASKS {
             return refuse("a worker has 1 to 100 tasks");
         }
-        if self.locks.is_empty() || self.locks.len() > MOST_LOCKS {
+        if self.locks.is_empty() || self.all_locks().len() > MOST_LOCKS {
             return refuse("a plan has 1 to 10,000 locks");
+        }
+        let has_work = |dense: Dense| dense.locks > 0 && dense.tasks > 0 && !dense.limit.is_zero();
+        if !self.dense.is_none_or(has_work) {
+            return refuse("dense locks need at least one lock, one task, and a wait that is longer than zero");
         }
         if self.ttl.is_zero() || self.limit.is_zero() {
             return refuse("the ttl and the longest wait have to be longer than zero");

@@ -120,7 +120,7 @@ impl Rig {
     fn assigned(&mut self, worker: usize, is_patient: bool) -> (usize, Start) {
         self.spawns += 1;
         let spawn = self.spawns;
-        self.recorder.expect(spawn, self.plan.tasks as u64);
+        self.recorder.expect(spawn, self.plan.all_tasks() as u64);
         let (prefix, registers) = (self.prefix.clone(), self.register.path().to_owned());
         let assignment = Assignment { plan: self.plan.clone(), worker, spawn, prefix, registers, is_patient };
         (worker, Start { assignment })

@@ -70,7 +70,7 @@ async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>, opener
     let Some(client) = open(&assignment, until.clone(), opener).await? else { return Ok(()) };
     send(&Message::Ready(facts(&client, &assignment.plan)))?;
     let mut tasks = tokio::task::JoinSet::new();
-    for number in 0..assignment.plan.tasks {
+    for number in 0..assignment.plan.all_tasks() {
         tasks.spawn(task::run(client.clone(), assignment.clone(), number as u64, until.clone()));
     }
     while let Some(done) = tasks.join_next().await {
@@ -115,7 +115,8 @@ pub(crate) fn facts(client: &Client, plan: &Plan) -> Facts {
             Err(_) => Ok(()),
         },
     };
-    let unsupported = plan.locks.iter().filter_map(|lock| supports(lock.kind).err());
+    let locks = plan.all_locks();
+    let unsupported = locks.iter().filter_map(|lock| supports(lock.kind).err());
     Facts {
         store: profile.name.to_owned(),
         grade: profile.fencing.to_string(),

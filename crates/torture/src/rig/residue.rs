@@ -26,7 +26,7 @@ pub(super) async fn look(plan: &Plan, prefix: &str, stays: Duration, recorder: &
 async fn claims(plan: &Plan, prefix: &str, stays: Duration, recorder: &Recorder) -> Result<()> {
     let client = Client::open(&plan.url).await?;
     let deadline = Instant::now() + stays + SLACK;
-    for lock in &plan.locks {
+    for lock in plan.all_locks() {
         let key = format!("{prefix}{}", lock.name);
         let left = loop {
             let seen = client.inspect(&key).await?;

@@ -15,7 +15,7 @@ use leasehold_history::{Event, FenceValue, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 
 use crate::clock::{ValidityEnd, nanos, now, validity};
-use crate::plan::{LockKind, LockPlan, Plan};
+use crate::plan::{Dense, LockKind, LockPlan, Plan};
 use crate::recorder::{BUSY, CANCELLED};
 use crate::register::{Answer, RegisterClient, Request};
 use crate::wire::Assignment;
@@ -31,16 +31,16 @@ pub(super) async fn run(
     let plan = &assignment.plan;
     let seed = [plan.seed, assignment.spawn, number].into_iter().fold(SALT, mixed);
     let registers = RegisterClient::connect(&assignment.registers).await?;
-    let step = plan.tasks as u64;
+    let step = plan.all_tasks() as u64;
     let mut task = Task { client, registers, rng: Rng::with_seed(seed), process: number, step };
-    let pause = pause_of(plan);
+    let pace = Pace::of(plan, number as usize);
     while !*until.borrow() {
         let begun = tokio::time::Instant::now();
-        let lock = task.rng.choice(&plan.locks).cloned();
+        let lock = task.rng.choice(&pace.locks).cloned();
         let Some(lock) = lock else { return Ok(()) };
-        let is_well = task.turn(plan, &assignment.prefix, &lock).await?;
+        let is_well = task.turn(&pace, plan.ttl, &assignment.prefix, &lock).await?;
         // With jitter, so that tasks do not walk in step.
-        let rest = pause.mul_f64(task.rng.f64() + 0.5).saturating_sub(begun.elapsed());
+        let rest = pace.pause.mul_f64(task.rng.f64() + 0.5).saturating_sub(begun.elapsed());
         let rest = if is_well { rest } else { rest.max(AFTER_FAILURE) };
         tokio::select! {
             _ = until.wait_for(|over| *over) => {}
@@ -50,12 +50,36 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Returns how far apart the turns of one task are, so that all of them together keep to the rate.
-fn pause_of(plan: &Plan) -> Duration {
-    if plan.rate == 0 {
-        return Duration::ZERO;
+/// The pace of a task: which locks it takes, how long it keeps one, and how far apart its turns are.
+struct Pace {
+    locks: Vec<LockPlan>,
+    hold: Duration,
+    limit: Duration,
+    /// So long that all tasks of this pace together keep to the rate.
+    pause: Duration,
+    is_dense: bool,
+    is_fenced: bool,
+}
+
+impl Pace {
+    fn of(plan: &Plan, task: usize) -> Pace {
+        let mut locks = plan.all_locks();
+        let dense = locks.split_off(plan.locks.len());
+        let between = |tasks: usize, rate: u32| match rate {
+            0 => Duration::ZERO,
+            rate => Duration::from_secs_f64((plan.processes * tasks) as f64 / f64::from(rate)),
+        };
+        let is_fenced = plan.fenced;
+        match plan.dense.filter(|_| task >= plan.tasks) {
+            Some(Dense { tasks, hold, limit, rate, .. }) => {
+                Pace { locks: dense, hold, limit, pause: between(tasks, rate), is_dense: true, is_fenced }
+            }
+            None => {
+                let (hold, limit, pause) = (plan.hold, plan.limit, between(plan.tasks, plan.rate));
+                Pace { locks, hold, limit, pause, is_dense: false, is_fenced }
+            }
+        }
     }
-    Duration::from_secs_f64((plan.processes * plan.tasks) as f64 / f64::from(plan.rate))
 }
 
 struct Task {
@@ -77,12 +101,19 @@ struct HeldLock<'t> {
     /// The logical process that holds it.
     process: u64,
     lost: bool,
-    plan: &'t Plan,
+    ttl: Duration,
+    pace: &'t Pace,
 }
 
 impl Task {
     /// Takes a lock once. Returns `false` if the store failed.
-    async fn turn(&mut self, plan: &Plan, prefix: &str, lock: &LockPlan) -> io::Result<bool> {
+    async fn turn(
+        &mut self,
+        pace: &Pace,
+        ttl: Duration,
+        prefix: &str,
+        lock: &LockPlan,
+    ) -> io::Result<bool> {
         let key = format!("{prefix}{}", lock.name);
         let (mode, is_writer) = match lock.kind {
             LockKind::Mutex => (Mode::Exclusive, true),
@@ -91,11 +122,11 @@ impl Task {
             LockKind::Semaphore(of) => (Mode::Permits { taken: 1, of }, false),
         };
         // Some wait for long, and some hardly at all, so that not all tasks wait behind one long hold.
-        let limit = plan.limit.mul_f64(self.rng.f64().powi(3)).max(SHORTEST_WAIT);
+        let limit = pace.limit.mul_f64(self.rng.f64().powi(3)).max(SHORTEST_WAIT);
         let mut values = Values::default();
-        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(plan.ttl)));
+        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(ttl)));
         self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
-        let asked = self.ask(Wanted { ttl: plan.ttl, limit, kind: lock.kind, mode }, &key).await;
+        let asked = self.ask(Wanted { ttl, limit, kind: lock.kind, mode }, &key).await;
         let guard = match asked {
             Asked::Granted(guard) => guard,
             Asked::Busy => {
@@ -112,7 +143,7 @@ impl Task {
                 return Ok(false);
             }
         };
-        let mut held = HeldLock::of(guard, key, self.process, plan);
+        let mut held = HeldLock::of(guard, key, self.process, ttl, pace);
         values = held.values();
         (values.mode, values.valid_until) = (Some(mode), held.until);
         self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
@@ -140,10 +171,12 @@ impl Task {
 
     /// Holds the lock for a while, and increments the register if it may write.
     async fn hold(&mut self, held: &mut HeldLock<'_>, is_writer: bool) -> io::Result<()> {
-        let rounds = if is_writer { self.rng.u8(1..=2) } else { 1 };
+        let pace = held.pace;
+        let rounds = if is_writer && !pace.is_dense { self.rng.u8(1..=2) } else { 1 };
         for _ in 0..rounds {
             // A lock that is held for longer than its lease has to be renewed.
-            let longest = if self.rng.u8(..LONG_HOLDS) == 0 { held.plan.ttl * 2 } else { held.plan.hold };
+            let is_long = !pace.is_dense && self.rng.u8(..LONG_HOLDS) == 0;
+            let longest = if is_long { held.ttl * 2 } else { pace.hold };
             let wait = longest.mul_f64(self.rng.f64());
             if !is_writer {
                 held.watch(wait).await?;
@@ -152,7 +185,7 @@ impl Task {
             let read = self.request(held, None).await?;
             let Some(value) = read.value else { return Ok(()) };
             held.watch(wait).await?;
-            let is_careful = self.rng.bool() && held.plan.fenced;
+            let is_careful = self.rng.bool() && pace.is_fenced;
             if is_careful && held.guard.check().is_err() {
                 return held.notice();
             }
@@ -245,7 +278,7 @@ async fn acquire(client: &Client, wanted: Wanted, key: &str) -> leasehold::Resul
 }
 
 impl<'t> HeldLock<'t> {
-    fn of(guard: Guard, key: String, process: u64, plan: &'t Plan) -> HeldLock<'t> {
+    fn of(guard: Guard, key: String, process: u64, ttl: Duration, pace: &'t Pace) -> HeldLock<'t> {
         let fence = guard.fence().map(|fence| FenceValue::new(fence.epoch, fence.seq, fence.sub));
         // A hand-off inside of the process continues the claim of the one before.
         let sub = fence.map_or(0, |fence| fence.sub);
@@ -255,7 +288,7 @@ impl<'t> HeldLock<'t> {
             ValidityEnd::Over => Some(now()),
             known => known.end(),
         };
-        HeldLock { guard, key, owner, fence, until, process, lost: false, plan }
+        HeldLock { guard, key, owner, fence, until, process, lost: false, ttl, pace }
     }
 
     fn values(&self) -> Values {
@@ -267,7 +300,7 @@ impl<'t> HeldLock<'t> {
     /// Waits, and reports renewals and the loss when they come.
     async fn watch(&mut self, wait: Duration) -> io::Result<()> {
         let end = tokio::time::Instant::now() + wait;
-        let often = (self.plan.ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        let often = (self.ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(100));
         loop {
             self.look()?;
             let left = end.saturating_duration_since(tokio::time::Instant::now());
