@@ -101,7 +101,7 @@ impl Cell {
             return record;
         }
         if let Some(existing) = existing(self.store, self.fault) {
-            record.seconds = 0;
+            (record.seconds, record.dense) = (0, false);
             record.fold(elsewhere::run(existing).await);
             return record;
         }
@@ -126,6 +126,7 @@ impl Cell {
             seed: run.seed,
             histories: 0,
             seconds: run.length.as_secs(),
+            dense: run.is_dense,
             faults: 0,
             without_effect: 0,
             did: None,

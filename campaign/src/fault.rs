@@ -98,7 +98,9 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "the client's clock runs apart or jumps",
-        "one test of the engine over a store in memory: the machine seems to be suspended",
+        "a library before half of the clients moves their real-time clock by two minutes or a day, forward and back; \
+         a suspended machine is a test of the engine over a store in memory (`engine_supervision`), and a client whose \
+         running clock has another rate is not tried",
     ),
     (
         "memory or disk is full",
@@ -109,7 +111,8 @@ const TITLES: [(&str, &str); 30] = [
     ("a pooler shares the sessions", "PgBouncer in transaction mode between clients and server"),
     (
         "an acquisition is dropped at any moment",
-        "futures are dropped at random points and at each poll; nothing may be left",
+        "every second future of an acquisition is dropped within 20 ms, and nothing may be left of it; tests of the \
+         engine drop one at each poll (`engine_cancel`)",
     ),
     (
         "a release fails halfway",
@@ -117,7 +120,8 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "a lock is released twice, or deeper than taken",
-        "one test of the engine over a store in memory: owners, reentrant depths and unbalanced ends",
+        "a law of the seam ends a claim a second time on each store; owners, reentrant depths and unbalanced ends are \
+         tests of the engine over a store in memory (`engine_owner`)",
     ),
     ("a thousand waiters for one lock", "all tasks want one lock, hold it shortly, and wake in their order"),
     (
@@ -131,10 +135,14 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "a process forks, or leaves descriptors open",
-        "one test of the engine that forks in the middle of holds, over Redis",
+        "tests of the engine fork a process in the middle of holds of each store",
     ),
     ("an unusual file system", "the store lies in memory (tmpfs); network file systems are refused"),
-    ("the server answers nonsense", "malformed, truncated and foreign answers to each parser"),
+    (
+        "the server answers nonsense",
+        "the proxy replaces what the servers send to half of the clients by random bytes; of Sentinel and Redis Cluster \
+         each parser is tried by a fuzz target, and files are damaged",
+    ),
     ("the login is revoked", "the user is locked and its connections are ended, and it is unlocked later"),
 ];
 

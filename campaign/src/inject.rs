@@ -108,16 +108,19 @@ pub fn injection(fault: Fault) -> Option<Box<dyn Injection>> {
         12 => Box::new(network::LateRenewals),
         13 => Box::new(operators::LostNotification),
         14 => Box::new(surroundings::WallClock),
+        15 => Box::new(surroundings::ClientWallClock),
         16 => Box::new(surroundings::Full),
         17 => Box::new(operators::DeletedByHand),
         18 => Box::new(operators::EndedSession),
         19 => Box::new(surroundings::Pooler),
+        20 => Box::new(clients::Dropped::default()),
         21 => Box::new(network::HalfRelease),
         23 => Box::new(clients::Crowd),
         24 => Box::new(servers::RollingRestart),
         25 => Box::new(operators::OlderState),
         26 => Box::new(servers::Minority::default()),
         28 => Box::new(surroundings::InMemory),
+        29 => Box::new(network::Nonsense),
         30 => Box::new(operators::RevokedLogin),
         _ => return None,
     })
@@ -166,7 +169,7 @@ mod tests {
             plan.hold = Duration::from_millis(10);
             let injection = injection(fault).unwrap();
             injection.shape(&mut plan);
-            let is_long = [1, 2, 3, 5, 8, 12, 21].contains(&fault.get());
+            let is_long = [1, 2, 3, 5, 8, 12, 15, 21, 29].contains(&fault.get());
             assert_eq!(plan.hold > plan.ttl, is_long, "{fault}");
         }
     }

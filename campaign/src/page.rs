@@ -110,7 +110,8 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
          | … that held, from before renewals were counted, without a loss or a refusal | {} |\n\
          | failures that a later run with newer code superseded | {superseded} |\n\
          | histories | {} |\n| … of them on servers; the others are on files and SQLite | {} |\n\
-         | acquisitions | {} |\n| faults in them | {} |\n\
+         | acquisitions | {} |\n| … of them handed on inside a process, where that was counted | {} |\n\
+         | faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
          | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\n",
         thousands(summaries.len() as u64),
@@ -120,6 +121,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
         thousands(sum(|s| s.histories)),
         thousands(sum(|s| if s.store.is_embedded() { 0 } else { s.histories })),
         thousands(sum(|s| s.seen.grants)),
+        thousands(sum(|s| s.seen.handed_on.unwrap_or(0))),
         thousands(sum(|s| s.faults)),
         thousands(sum(|s| s.seen.writes)),
         thousands(sum(|s| s.seen.refusals)),
@@ -178,8 +180,11 @@ $ cargo xtask campaign run --histories 10
 
 A seed repeats the schedule of the faults: when they happen, to whom, and for how long.
 It does not repeat the timing of the machine.
-In F1, F2, F3, F5, F8, F12 and F21 locks are held for up to twice the ttl, so that renewals are under way.
+In F1, F2, F3, F5, F8, F12, F15, F21 and F29 locks are held for up to twice the ttl, so that renewals are under way.
 Elsewhere one hold of 128 is that long.
+In *dense* histories (`--dense`) four tasks more of each worker take a dozen other locks, for a millisecond at most.
+They show thousands of grants in seconds; the renewals are those of the other locks.
+An acquisition is *handed on* if a task gets the lock from another task of its process, without a request to the store.
 To try your own servers, use [`leasehold torture`](cli.md).
 
 ";
@@ -200,8 +205,7 @@ const LEGEND: &str = "\
 - *allowed*: timing may break in this cell, and did not in these histories.
 - *fences fell*: besides, a later grant had a lower fence, which the protected counter refused where it had to.
 - *refused*: the store refuses to lock in these surroundings, with the reason.
-- *passed*: the fault is made to happen by the tests that are named below.
-- *engine test*: one test of the engine passed, the same one in every column; it does not use the store of the column.
+- *passed*: tests make the fault happen on this store, without a history; they are named below.
 - An empty cell was not run yet.
 - *n/a*: the fault cannot happen to this store.
 - *not run*: it could happen, and is not tried here.

@@ -98,6 +98,9 @@ pub struct Record {
     pub histories: u64,
     /// The time of one history in seconds.
     pub seconds: u64,
+    /// `true` if a dozen locks changed hands quickly beside the others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dense: bool,
     /// The number of times that the fault had an effect in all of them.
     pub faults: u64,
     /// The number of times that it was tried, and had none.
@@ -204,6 +207,7 @@ pub(crate) mod tests {
             seed: 1,
             histories: 2,
             seconds: 15,
+            dense: false,
             faults: 10,
             without_effect: 0,
             did: None,

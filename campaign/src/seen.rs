@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use leasehold_history::{Class, History, Invariant, Operation, Stage, Verdict};
+use leasehold_history::{Class, Event, History, Invariant, Operation, Stage, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Numbers of what histories show.
@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 pub struct Seen {
     /// Grants.
     pub grants: u64,
+    /// The grants among them that one task of a process left to another, without a request to the store; absent in
+    /// results from before they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handed_on: Option<u64>,
     /// Losses that holders saw.
     pub losses: u64,
     /// Renewals; absent in results from before they were counted.
@@ -41,6 +45,7 @@ impl Seen {
         let counts = verdict.counts;
         let mut seen = Seen {
             grants: counts.grants,
+            handed_on: Some(handed_on(history)),
             losses: counts.losses,
             renewals: Some(counts.renewals),
             renewals_under_fault: Some(renewals_under_fault(history)),
@@ -63,6 +68,7 @@ impl Seen {
     /// Adds the numbers of another history.
     pub fn add(&mut self, other: &Seen) {
         self.grants += other.grants;
+        self.handed_on = sum(self.handed_on, other.handed_on);
         self.losses += other.losses;
         self.renewals = sum(self.renewals, other.renewals);
         self.renewals_under_fault = sum(self.renewals_under_fault, other.renewals_under_fault);
@@ -83,6 +89,15 @@ impl Seen {
 
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.map(|one| one + other.unwrap_or(0)).or(other)
+}
+
+/// Counts the grants whose fence is a part of another grant's.
+fn handed_on(history: &History) -> u64 {
+    let is_part = |event: &&Event| {
+        let is_grant = (event.operation, event.stage) == (Operation::Acquire, Stage::Ok);
+        is_grant && event.values.fence.is_some_and(|fence| fence.sub > 0)
+    };
+    history.events().iter().filter(is_part).count() as u64
 }
 
 /// Counts the renewals that were confirmed after a fault had been at work since the confirmation before them.
@@ -112,7 +127,7 @@ fn renewals_under_fault(history: &History) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_history::{Event, Values};
+    use leasehold_history::{FenceValue, Values};
 
     use super::*;
 
@@ -140,6 +155,18 @@ mod tests {
         assert_eq!(hits([begin.clone(), vec![fault(Stage::Ok), renewed(), renewed()]].concat()), 1);
         assert_eq!(hits(vec![fault(Stage::Invoke), got(), renewed(), fault(Stage::Ok)]), 1);
         assert_eq!(hits(vec![got(), fault(Stage::Info), renewed(), renewed()]), 1);
+    }
+
+    #[test]
+    fn grants_that_continue_another_are_handed_on() {
+        let with = |sub| {
+            let mut event = of_grant(Operation::Acquire, "a");
+            event.values.fence = Some(FenceValue::new(1, 7, sub));
+            event
+        };
+        let mut renewed = with(2);
+        renewed.operation = Operation::Renew;
+        assert_eq!(handed_on(&History::new([with(0), with(1), with(2), renewed])), 2);
     }
 
     #[test]

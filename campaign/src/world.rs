@@ -34,6 +34,8 @@ pub struct Needs {
     pub small: bool,
     /// A wall clock that can be moved.
     pub clock: bool,
+    /// Wall clocks of the clients of one network that can be moved.
+    pub client_clock: bool,
     /// A place in memory for what is in files.
     pub in_memory: bool,
     /// A user of the clients' own, who can be locked out.
@@ -95,9 +97,10 @@ impl World {
             Store::File => Some(Directory::create("campaign")?),
             _ => None,
         };
-        let clock = if needs.clock { Some(ClockShim::build()?) } else { None };
+        let clock = if needs.clock || needs.client_clock { Some(ClockShim::build()?) } else { None };
+        let of_servers = clock.as_ref().filter(|_| needs.clock);
         let path = directory.as_ref().map(Directory::path);
-        let servers = Servers::start(store, needs, path, clock.as_ref()).await?;
+        let servers = Servers::start(store, needs, path, of_servers).await?;
         let mut networks = [Vec::new(), Vec::new()];
         for network in &mut networks {
             for addr in servers.entrances() {
@@ -198,6 +201,11 @@ impl World {
     /// Keeps what the servers send on one network, for later.
     pub fn hold_answers(&self, network: Network) {
         self.proxies(network).iter().for_each(|proxy| proxy.hold(Way::ToClient));
+    }
+
+    /// Replaces what the servers send on one network by nonsense.
+    pub fn garble_answers(&self, network: Network) {
+        self.proxies(network).iter().for_each(|proxy| proxy.garble(Way::ToClient));
     }
 
     /// Delays what passes on one network.

@@ -12,10 +12,14 @@ use leasehold_torture::Program;
 /// Long enough for some rounds of each fault.
 const LENGTH: Duration = Duration::from_secs(5);
 
-async fn run(store: Store, fault: u8) -> Option<Record> {
+fn settings() -> Run {
     let mut run = Run::of(1, LENGTH);
     run.program = Some(Program::new(env!("CARGO_BIN_EXE_campaign"), ["torture-worker"]));
-    let record = Cell::new(store, Fault::number(fault)).run(&run).await;
+    run
+}
+
+async fn run(store: Store, fault: u8) -> Option<Record> {
+    let record = Cell::new(store, Fault::number(fault)).run(&settings()).await;
     if record.outcome == CellOutcome::NotRun {
         require::skip(store.word(), &record.note);
         return None;
@@ -45,6 +49,19 @@ async fn files_hold_while_clients_are_paused_and_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_holds_while_clients_server_and_network_fail() {
     hold(Store::Redis, &[1, 4, 5, 8, 10]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dense_histories_carry_more_grants_beside_the_renewals() {
+    let Some(usual) = run(Store::Redis, 1).await else { return };
+    let mut dense = settings();
+    dense.is_dense = true;
+    let record = Cell::new(Store::Redis, Fault::number(1)).run(&dense).await;
+    println!("{record:?}");
+    assert!(record.expected && record.dense && record.faults > 0, "{record:#?}");
+    assert!(record.seen.grants > usual.seen.grants * 4, "{} and {record:#?}", usual.seen.grants);
+    assert!(record.seen.renewals_under_fault > Some(0), "no renewal was under way: {record:#?}");
+    assert!(record.seen.handed_on < Some(record.seen.grants), "{record:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -98,6 +98,11 @@ fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection)
         plan.dense = Some(Dense::default());
     }
     fault.shape(&mut plan);
+    if let Some(clock) = world.clock.as_ref().filter(|_| world.needs.client_clock) {
+        let behind = (0..plan.processes).filter(|worker| Network::of(*worker) == Network::Odd);
+        let of = |worker| clock.variables().map(|(name, value)| (worker, name, value));
+        plan.variables = behind.flat_map(of).collect();
+    }
     plan.worker_urls = (0..plan.processes).map(|worker| (worker, world.url(Network::of(worker)))).collect();
     plan
 }

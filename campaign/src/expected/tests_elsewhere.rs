@@ -2,55 +2,66 @@
 
 use crate::{Fault, Store};
 
-/// A test program of this workspace that is a cell.
+/// A test program of this workspace that is a cell: it makes the fault happen on the store of the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Existing {
     /// Its package.
     pub package: &'static str,
     /// Its name; the tests in the sources of the package if there is none.
     pub test: Option<&'static str>,
-    /// A part of the names of its tests, or nothing for all of them.
+    /// The part of the names of its tests before the last colons, or nothing.
+    pub module: &'static str,
+    /// The rest of the part of their names.
     pub filter: &'static str,
 }
 
 impl Existing {
     const fn of(package: &'static str, test: &'static str, filter: &'static str) -> Existing {
-        Existing { package, test: Some(test), filter }
+        Existing { package, test: Some(test), module: "", filter }
     }
 
-    const fn sources(package: &'static str) -> Existing {
-        Existing { package, test: None, filter: "" }
+    const fn sources(package: &'static str, filter: &'static str) -> Existing {
+        Existing { package, test: None, module: "", filter }
     }
 
-    /// Returns `true` if it is a test of the engine over one store, and so says nothing about the others.
-    pub fn is_of_engine(&self) -> bool {
-        self.package == "leasehold" && self.test.is_some_and(|test| test.starts_with("engine_"))
+    /// A law of the seam, on one of the subjects of a store.
+    const fn law(
+        package: &'static str,
+        test: &'static str,
+        module: &'static str,
+        law: &'static str,
+    ) -> Existing {
+        Existing { package, test: Some(test), module, filter: law }
+    }
+
+    /// Returns the part of the names of its tests.
+    pub fn names(&self) -> String {
+        format!("{}{}", self.module, self.filter)
     }
 
     /// Returns the command that runs it.
     pub fn command(&self) -> String {
         let test = self.test.map_or("--lib".to_owned(), |test| format!("--test {test}"));
-        format!("cargo test -p {} {test} {}", self.package, self.filter).trim_end().to_owned()
+        format!("cargo test -p {} {test} {}", self.package, self.names()).trim_end().to_owned()
     }
 }
 
 /// Returns the test program that is this cell, if there is one.
 pub fn existing(store: Store, fault: Fault) -> Option<Existing> {
     match fault.get() {
-        15 => Some(Existing::of("leasehold", "engine_supervision", "suspend")),
         16 => full_disk(store),
         17 if store == Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "deleted_row")),
-        20 => Some(cancelled(store)),
-        22 => Some(Existing::of("leasehold", "engine_owner", "")),
+        22 => Some(released_twice(store)),
         25 if store == Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "replaced_database")),
-        27 => Some(Existing::of("leasehold", "engine_fork", "")),
-        29 => Some(nonsense(store)),
+        27 => Some(Existing::of("leasehold", "engine_fork", forked(store))),
+        29 => nonsense(store),
         _ => None,
     }
 }
 
 fn full_disk(store: Store) -> Option<Existing> {
     match store {
+        Store::File => Some(Existing::of("leasehold", "file_faults", "full_disk")),
         Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "full_disk")),
         Store::Postgres => Some(Existing::of("leasehold-postgres", "faults", "full_disk")),
         Store::MariaDb => Some(Existing::of("leasehold-mysql", "faults", "full_disk")),
@@ -58,35 +69,58 @@ fn full_disk(store: Store) -> Option<Existing> {
     }
 }
 
-fn cancelled(store: Store) -> Existing {
-    let every_store = Existing::of("leasehold-tests", "cancelled_waits", "");
-    // The laws drop waits at their ends, and ask what is left.
+/// The store is asked a second time to end a claim. That owners count is a test of the engine, `engine_owner`.
+fn released_twice(store: Store) -> Existing {
+    let law = |package, test, module| {
+        Existing::law(package, test, module, "idempotence::second_release_answers_gone")
+    };
     match store {
-        Store::Sentinel => Existing::of("leasehold-redis", "conformance_sentinel", "residue"),
-        Store::Cluster => Existing::of("leasehold-redis", "conformance", "residue"),
-        Store::Redlock => Existing::of("leasehold-tests", "conformance_redlock", "residue"),
-        Store::Etcd => Existing::of("leasehold-etcd", "conformance", "residue"),
-        Store::ZooKeeper => Existing::of("leasehold-zookeeper", "conformance", "residue"),
-        _ => every_store,
+        Store::File => law("leasehold", "conformance_file", "on_disk::"),
+        Store::Sqlite => law("leasehold-sqlite", "conformance", "fifo::"),
+        Store::Memcached => law("leasehold-memcached", "conformance", "native::"),
+        Store::Redis => law("leasehold-redis", "conformance", "pubsub_fifo::"),
+        Store::Sentinel => law("leasehold-redis", "conformance_sentinel", "alone::"),
+        Store::Cluster => law("leasehold-redis", "conformance", "cluster::"),
+        Store::Redlock => law("leasehold-tests", "conformance_redlock", ""),
+        Store::Etcd => law("leasehold-etcd", "conformance", "three_servers::"),
+        Store::ZooKeeper => law("leasehold-zookeeper", "conformance", "three_servers::"),
+        Store::Postgres => law("leasehold-postgres", "conformance", "row::"),
+        Store::PostgresAdvisory => law("leasehold-postgres", "conformance", "advisory::"),
+        Store::PostgresForUpdate => law("leasehold-postgres", "conformance", "for_update::"),
+        Store::MariaDb => law("leasehold-mysql", "conformance", "row::"),
+        Store::MariaDbGetLock => law("leasehold-mysql", "conformance", "get_lock::"),
+        Store::MariaDbForUpdate => law("leasehold-mysql", "conformance", "for_update::"),
     }
 }
 
-fn nonsense(store: Store) -> Existing {
+/// Each of these forks a process that holds locks of this store.
+fn forked(store: Store) -> &'static str {
     match store {
-        Store::File => Existing::of("leasehold", "file_faults", ""),
-        Store::Sqlite => Existing::of("leasehold-sqlite", "faults", "files_that_cannot_be_used"),
-        Store::Memcached => Existing::sources("leasehold-memcached"),
-        Store::Redis | Store::Sentinel | Store::Cluster | Store::Redlock => {
-            Existing::sources("leasehold-redis")
-        }
-        Store::Etcd => Existing::sources("leasehold-etcd"),
-        Store::ZooKeeper => Existing::sources("leasehold-zookeeper"),
+        Store::File => "a_child_ends_no_sign_of_life_of_its_parent",
+        Store::Sqlite => "a_child_ends_no_claim_of_its_parent_in_sqlite",
+        Store::Memcached => "a_child_ends_no_claim_of_its_parent_on_memcached",
+        Store::Redis => "releases_nothing",
+        Store::Sentinel => "a_child_ends_no_claim_of_its_parent_behind_sentinels",
+        Store::Cluster => "a_child_ends_no_claim_of_its_parent_in_a_redis_cluster",
+        Store::Redlock => "a_child_ends_no_vote_of_its_parent_on_redlock",
+        Store::Etcd => "a_child_ends_no_claim_of_its_parent_on_etcd",
+        Store::ZooKeeper => "a_child_ends_no_session_of_its_parent_on_zookeeper",
         Store::Postgres | Store::PostgresAdvisory | Store::PostgresForUpdate => {
-            Existing::sources("leasehold-postgres")
+            "a_child_ends_no_session_of_its_parent_on_postgres"
         }
         Store::MariaDb | Store::MariaDbGetLock | Store::MariaDbForUpdate => {
-            Existing::sources("leasehold-mysql")
+            "a_child_ends_no_session_of_its_parent_on_mysql"
         }
+    }
+}
+
+/// Where no proxy is before the servers of a store alone.
+fn nonsense(store: Store) -> Option<Existing> {
+    match store {
+        Store::File => Some(Existing::sources("leasehold", "local::file::fuzz")),
+        Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "files_that_cannot_be_used")),
+        Store::Sentinel | Store::Cluster => Some(Existing::sources("leasehold-redis", "fuzz")),
+        _ => None,
     }
 }
 
@@ -95,11 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_of_the_engine_are_no_tests_of_stores() {
+    fn a_test_is_of_the_package_of_its_store() {
         for fault in Fault::all() {
             for store in Store::ALL {
-                let is_of_engine = existing(store, fault).is_some_and(|test| test.is_of_engine());
-                assert_eq!(is_of_engine, [15, 22, 27].contains(&fault.get()), "{store} {fault}");
+                let Some(existing) = existing(store, fault) else { continue };
+                let of_all = ["leasehold", "leasehold-tests"].contains(&existing.package);
+                let family = match store {
+                    _ if store.is_redis() => "redis",
+                    _ if store.is_postgres() => "postgres",
+                    _ if store.is_mariadb() => "mysql",
+                    _ => store.word(),
+                };
+                assert!(of_all || existing.package == format!("leasehold-{family}"), "{store} {fault}");
+                assert!(!existing.filter.is_empty(), "{store} {fault} would be every test of a program");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Faults of client processes: F1, F4, F23.
+//! Faults of client processes: F1, F4, F20, F23.
 
 use std::time::Duration;
 
@@ -63,6 +63,39 @@ impl Injection for Kill {
         if let Some(worker) = self.killed.take() {
             scene.rig.respawn(worker)?;
         }
+        Ok(())
+    }
+}
+
+/// F20: every second acquisition is dropped on its way.
+#[derive(Default)]
+pub(super) struct Dropped {
+    /// The acquisitions that were dropped before this round.
+    before: u64,
+}
+
+/// As long as a request takes, and a little longer.
+const DROPPED_WITHIN: Duration = Duration::from_millis(20);
+
+#[async_trait]
+impl Injection for Dropped {
+    fn shape(&self, plan: &mut Plan) {
+        (plan.cancels, plan.cancelled_within) = (2, Some(DROPPED_WITHIN));
+    }
+
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 4, ttl / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+        let so_far = scene.rig.progress().cancelled;
+        let dropped = so_far - self.before;
+        self.before = so_far;
+        let what = format!("every second acquisition is dropped within {DROPPED_WITHIN:?}");
+        Ok(Effect::new(what, dropped).on(0..scene.rig.workers()))
+    }
+
+    async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {
         Ok(())
     }
 }

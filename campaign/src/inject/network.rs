@@ -1,4 +1,4 @@
-//! Faults of the network between clients and servers: F2, F8, F10, F11, F12, F21.
+//! Faults of the network between clients and servers: F2, F8, F10, F11, F12, F21, F29.
 
 use std::time::Duration;
 
@@ -192,6 +192,34 @@ impl Injection for HalfRelease {
         let network = Network::pick(round.pick);
         scene.world.blackhole(network, Way::ToClient);
         Ok(to_network(scene, network, format!("releases by the {network:?} network are not answered")))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        scene.world.heal_networks()
+    }
+}
+
+/// F29: what the servers send to half of the clients is replaced by nonsense.
+pub(super) struct Nonsense;
+
+#[async_trait]
+impl Injection for Nonsense {
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl / 2)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 2, ttl)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
+        let network = Network::pick(round.pick);
+        scene.world.garble_answers(network);
+        Ok(to_network(scene, network, format!("answers on the {network:?} network are random bytes")))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

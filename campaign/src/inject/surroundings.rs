@@ -1,11 +1,12 @@
-//! The surroundings of a store: F14, F16, F19, F28.
+//! The surroundings of a store: F14, F15, F16, F19, F28.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_torture::Plan;
 
 use super::{Injection, Round, Scene};
-use crate::world::{Effect, Needs};
+use crate::world::{Effect, Needs, Network};
 use crate::{Outcome, Store};
 
 /// F14: the server's wall clock is two minutes ahead, or behind, for a while.
@@ -35,6 +36,45 @@ impl Injection for WallClock {
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
         scene.world.clock.as_ref().ok_or("the server has no clock that can be moved")?.set(0)
+    }
+}
+
+/// F15: the wall clock of half of the clients is two minutes or a day ahead, or behind, for a while.
+pub(super) struct ClientWallClock;
+
+const DAY: i64 = 86_400;
+
+#[async_trait]
+impl Injection for ClientWallClock {
+    fn needs(&self, _: Store) -> Needs {
+        Needs { client_clock: true, ..Needs::default() }
+    }
+
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
+    }
+
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
+        let step = round.one_of(&[STEP, -STEP, DAY, -DAY]);
+        let clock = scene.world.clock.as_ref().ok_or("the clients have no clock that can be moved")?;
+        clock.set(step)?;
+        let workers = scene.rig.workers();
+        let processes = (0..workers).filter_map(|worker| scene.rig.process_id(worker));
+        let moved = processes.filter(|process| clock.is_in(*process)).count();
+        let what = format!("the wall clock of half of the clients is stepped by {step} s");
+        Ok(Effect::new(what, moved).on_network(Network::Odd, workers))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        scene.world.clock.as_ref().ok_or("the clients have no clock that can be moved")?.set(0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 use super::explained::remains;
 use crate::seen::Seen;
-use crate::{CellOutcome, Expected, Fault, Record, Results, Store, existing, expected};
+use crate::{CellOutcome, Expected, Fault, Record, Results, Store, expected};
 
 /// One cell, over all its runs.
 pub(super) struct Summary {
@@ -91,11 +91,6 @@ impl Summary {
             }
             Some(outcome @ (CellOutcome::Timing | CellOutcome::Fences)) => {
                 format!("{outcome}, {}", self.histories)
-            }
-            Some(CellOutcome::Passed)
-                if existing(self.store, self.fault).is_some_and(|it| it.is_of_engine()) =>
-            {
-                "engine test".to_owned()
             }
             Some(outcome) => outcome.to_string(),
         };

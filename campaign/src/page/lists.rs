@@ -159,11 +159,12 @@ fn row(run: &Record) -> String {
         run.outcome.to_string(),
         run.seed.to_string(),
         run.histories.to_string(),
-        run.seconds.to_string(),
+        run.seconds.to_string() + if run.dense { ", dense" } else { "" },
         thousands(run.faults) + &none_of(run.without_effect),
         did.first,
         if did.things == 0 { String::new() } else { thousands(did.things) },
         thousands(run.seen.grants),
+        known(run.seen.handed_on),
         thousands(run.seen.losses),
         thousands(run.seen.refusals),
         known(run.seen.renewals),
@@ -190,7 +191,8 @@ pub(super) fn evidence(summaries: &[Summary]) -> String {
         "\n## What is behind each cell\n\n\
          A question mark is a number that was not recorded yet.\n\
          A run has as many histories as the table says; their seeds follow the first one.\n\
-         `cargo xtask campaign run --store S --fault F --seed N --histories H --seconds T` repeats it.\n",
+         `cargo xtask campaign run --store S --fault F --seed N --histories H --seconds T` repeats it,\n\
+         with `--dense` where the seconds say so.\n",
     );
     for store in Store::ALL {
         let of_store: Vec<&Summary> =
@@ -202,15 +204,15 @@ pub(super) fn evidence(summaries: &[Summary]) -> String {
             text,
             "\n### `{store}`\n\n\
              | fault | expected | outcome | first seed | histories | seconds each | faults | what the first did | to how many | \
-             acquisitions | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
-             |---|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---|---|---|"
+             acquisitions | … handed on | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
+             |---|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---|---|---|"
         );
         for summary in of_store {
             for run in &summary.runs {
                 if let Some(test) = existing(store, summary.fault) {
                     let _ = writeln!(
                         text,
-                        "| {} | {} | {} | | | | | | | | | | | | `{}` | {} | {} |",
+                        "| {} | {} | {} | | | | | | | | | | | | | `{}` | {} | {} |",
                         summary.fault,
                         summary.promise.word(),
                         summary.word(),

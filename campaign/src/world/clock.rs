@@ -1,7 +1,8 @@
-//! A library before a server that moves its wall clock at run time, and nothing else.
+//! A library before a server or a worker that moves its wall clock at run time, and nothing else.
 //!
 //! It is built by the machine's C compiler when it is needed; without one, the cells of clocks are not run.
 
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,7 @@ pub struct ClockShim {
     directory: Directory,
 }
 
+const LIBRARY: &str = "shim.so";
 const SOURCE: &str = include_str!("clock/shim.c");
 
 impl ClockShim {
@@ -29,7 +31,7 @@ impl ClockShim {
         let source = shim.path("shim.c");
         std::fs::write(&source, SOURCE)?;
         let mut command = Command::new(compiler);
-        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(shim.path("shim.so")).arg(&source);
+        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(shim.path(LIBRARY)).arg(&source);
         let output = command.output()?;
         if !output.status.success() {
             return Err(
@@ -50,7 +52,7 @@ impl ClockShim {
         let script = format!(
             "#!/bin/sh\nLEASEHOLD_CLOCK={} LD_PRELOAD={} exec {} \"$@\"\n",
             quoted(&self.path("offset")),
-            quoted(&self.path("shim.so")),
+            quoted(&self.path(LIBRARY)),
             quoted(&program)
         );
         std::fs::write(&path, script)?;
@@ -58,7 +60,22 @@ impl ClockShim {
         Ok(path)
     }
 
-    /// Sets how far the clock of the servers is ahead, in seconds, from now on.
+    /// Returns the variables that put a program behind the library.
+    pub fn variables(&self) -> [(OsString, OsString); 2] {
+        [
+            (OsString::from("LEASEHOLD_CLOCK"), self.path("offset").into_os_string()),
+            (OsString::from("LD_PRELOAD"), self.path(LIBRARY).into_os_string()),
+        ]
+    }
+
+    /// Returns `true` if a process has loaded the library.
+    pub fn is_in(&self, process: u32) -> bool {
+        let library = self.path(LIBRARY);
+        let mapped = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        mapped.lines().any(|line| line.ends_with(&*library.to_string_lossy()))
+    }
+
+    /// Sets how far the clock of the programs is ahead, in seconds, from now on.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -100,5 +117,14 @@ mod tests {
         assert!(shown(&date) >= before + 5_000);
         shim.set(0).unwrap();
         assert!(shown(&date) < before + 5_000);
+        assert!(!shim.is_in(std::process::id()));
+        let mut behind = Command::new("sleep").arg("60").envs(shim.variables()).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while !shim.is_in(behind.id()) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(30), "it is never loaded");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        behind.kill().unwrap();
+        behind.wait().unwrap();
     }
 }

@@ -67,20 +67,53 @@ fn a_child_ends_no_sign_of_life_of_its_parent() {
     forks_over(&format!("file:{}", dir.path().join("store").display()), ALONE);
 }
 
+#[cfg(feature = "sqlite")]
+#[test]
+fn a_child_ends_no_claim_of_its_parent_in_sqlite() {
+    let dir = tempfile::tempdir().unwrap();
+    forks_over(&format!("sqlite:{}", dir.path().join("locks.db").display()), ALONE);
+}
+
+#[tokio::test]
+async fn a_child_ends_no_claim_of_its_parent_behind_sentinels() {
+    let Some(servers) = leasehold_testkit::RedisSentinel::start_or_skip().await else { return };
+    forks_over(&servers.url(), ALONE);
+}
+
+#[tokio::test]
+async fn a_child_ends_no_claim_of_its_parent_in_a_redis_cluster() {
+    let Some(cluster) = leasehold_testkit::RedisCluster::start_or_skip().await else { return };
+    forks_over(&cluster.url(), ALONE);
+}
+
+#[tokio::test]
+async fn a_child_ends_no_vote_of_its_parent_on_redlock() {
+    let Some(servers) = leasehold_testkit::RedisQuorum::start_or_skip(3).await else { return };
+    let url = format!("redlock://{}", servers.hosts());
+    let locks = Client::open(&url).await.unwrap();
+    let backend: &dyn std::any::Any = &**locks.backend();
+    // As an operator does who has set them up: else they vote only after the longest ttl.
+    backend.downcast_ref::<leasehold::layer::Quorum>().unwrap().rearm().await.unwrap();
+    locks.close(Duration::from_secs(5)).await;
+    forks_over(&url, ALONE);
+}
+
 #[cfg(feature = "postgres")]
 #[tokio::test]
 async fn a_child_ends_no_session_of_its_parent_on_postgres() {
     let Some(server) = leasehold_testkit::PostgresServer::start_or_skip().await else { return };
-    forks_over(&format!("{}?method=advisory", server.url()), ALONE);
-    forks_over(&server.url(), ALONE);
+    for method in ["advisory", "for-update", "row"] {
+        forks_over(&format!("{}?method={method}", server.url()), ALONE);
+    }
 }
 
 #[cfg(feature = "mysql")]
 #[tokio::test]
 async fn a_child_ends_no_session_of_its_parent_on_mysql() {
     let Some(server) = leasehold_testkit::MariaDbServer::start_or_skip().await else { return };
-    forks_over(&format!("{}?method=get-lock", server.url()), ALONE);
-    forks_over(&server.url(), ALONE);
+    for method in ["get-lock", "for-update", "row"] {
+        forks_over(&format!("{}?method={method}", server.url()), ALONE);
+    }
 }
 
 #[cfg(feature = "zookeeper")]

@@ -106,6 +106,13 @@ impl Proxy {
         self.shared.change(way, |flow| flow.discards = true);
     }
 
+    /// Delivers nonsense instead of what is sent that way: as many bytes, and other ones.
+    ///
+    /// [`Proxy::heal`] closes the connections that were given some, because their streams cannot be continued.
+    pub fn garble(&self, way: Way) {
+        self.shared.change(way, |flow| flow.garbles = true);
+    }
+
     /// Keeps what is sent that way, in order, and delivers it after [`Proxy::heal`]: late, but not lost, as a
     /// network does that was down for a while. Senders that send on are held up when the buffers are full.
     pub fn hold(&self, way: Way) {
@@ -234,6 +241,14 @@ struct Flow {
     delay: Duration,
     holds: bool,
     discards: bool,
+    garbles: bool,
+}
+
+impl Flow {
+    /// Returns `true` if the receiver gets everything as it was sent, early or late.
+    fn is_whole(&self) -> bool {
+        !self.discards && !self.garbles
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

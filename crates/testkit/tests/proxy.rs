@@ -259,6 +259,22 @@ async fn proxy_forwards_while_the_test_blocks_its_thread() {
 }
 
 #[tokio::test]
+async fn nonsense_comes_instead_of_what_was_sent_and_ends_with_its_connection() {
+    let (proxy, mut client) = proxy_and_client().await;
+    let sent = "a".repeat(64);
+    assert_eq!(ask(&mut client, &sent, SOON).await, text(&sent));
+    proxy.garble(Way::ToClient);
+    client.write_all(sent.as_bytes()).await.unwrap();
+    let mut got = [0; 64];
+    client.read_exact(&mut got).await.unwrap();
+    assert!(got != [b'a'; 64] && got[..8] != got[8..16], "{got:?}");
+    proxy.heal().unwrap();
+    assert_eq!(client.read(&mut got).await.unwrap_or(0), 0, "the stream continued");
+    let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+    assert_eq!(ask(&mut client, &sent, SOON).await, text(&sent));
+}
+
+#[tokio::test]
 async fn drop_ends_everything() {
     let (proxy, mut client) = proxy_and_client().await;
     assert_eq!(ask(&mut client, "a", SOON).await, text("a"));

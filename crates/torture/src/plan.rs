@@ -35,6 +35,10 @@ pub struct Plan {
     pub rate: u32,
     /// Locks beside the others that change hands quickly, with tasks of their own.
     pub dense: Option<Dense>,
+    /// Of so many acquisitions one is dropped on its way; zero for none.
+    pub cancels: u8,
+    /// The longest time after which it is dropped; a tenth of its own limit if there is none.
+    pub cancelled_within: Option<Duration>,
     /// The seed of everything that is drawn.
     pub seed: u64,
     /// `true` if the register checks fences. `false` is for tests that show that it matters: then no holder looks
@@ -154,6 +158,8 @@ impl Plan {
             hold: Duration::from_millis(20),
             rate: 200,
             dense: None,
+            cancels: 32,
+            cancelled_within: None,
             seed: 0,
             fenced: true,
             program: Program::default(),
@@ -199,7 +205,9 @@ impl Plan {
         }
         let has_work = |dense: Dense| dense.locks > 0 && dense.tasks > 0 && !dense.limit.is_zero();
         if !self.dense.is_none_or(has_work) {
-            return refuse("dense locks need at least one lock, one task, and a wait that is longer than zero");
+            return refuse(
+                "dense locks need at least one lock, one task, and a wait that is longer than zero",
+            );
         }
         if self.ttl.is_zero() || self.limit.is_zero() {
             return refuse("the ttl and the longest wait have to be longer than zero");

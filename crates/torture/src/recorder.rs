@@ -25,6 +25,8 @@ pub struct Progress {
     pub writes: u64,
     /// Reads and writes that the register refused.
     pub refusals: u64,
+    /// Acquisitions that were dropped on their way.
+    pub cancelled: u64,
     /// Acquisitions that failed otherwise than because the lock was busy.
     pub failures: u64,
     /// Events.
@@ -135,6 +137,7 @@ impl Tape {
         match (event.operation, event.stage) {
             (Operation::Acquire, Stage::Ok) => progress.grants += 1,
             (Operation::Acquire, Stage::Fail | Stage::Info) => {
+                progress.cancelled += u64::from(event.error.as_deref() == Some(CANCELLED));
                 if let Some(error) = event.error.as_ref().filter(|error| !is_expected(error)) {
                     progress.failures += 1;
                     self.last_error = Some(error.clone());

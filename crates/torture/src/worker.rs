@@ -34,6 +34,7 @@ pub type Opener = for<'a> fn(&'a str) -> Pin<Box<dyn Future<Output = leasehold::
 /// broken on purpose.
 pub fn run_with(opener: Opener) -> ExitCode {
     die_with_the_rig();
+    end_at_a_panic();
     match work(opener) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -48,6 +49,15 @@ pub fn run_with(opener: Opener) -> ExitCode {
 fn die_with_the_rig() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+/// Ends the process when any task or thread panics: the runtime would hide it, and the rig sees such an end.
+fn end_at_a_panic() {
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        shown(panic);
+        std::process::exit(101);
+    }));
 }
 
 fn work(opener: Opener) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use leasehold_torture::history::{Checker, History, Operation, Stage};
-use leasehold_torture::{Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, Torture, worker};
+use leasehold_torture::{Dense, Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, Torture, worker};
 
 fn main() -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         faults_on_workers_are_recorded_and_nothing_is_left().await;
         shared_locks_are_recorded_with_their_modes().await;
+        dense_locks_change_hands_quickly_beside_the_others().await;
         a_worker_that_ends_by_itself_is_noticed().await;
         a_worker_that_is_killed_from_outside_ends_when_it_ended().await;
         a_run_ends_when_it_has_recorded_enough().await;
@@ -114,6 +115,27 @@ async fn shared_locks_are_recorded_with_their_modes() {
     }
 }
 
+async fn dense_locks_change_hands_quickly_beside_the_others() {
+    let mut store = store();
+    // The other lock is held until the end, and longer than one wait for it.
+    store.plan.locks = Plan::mutexes(1);
+    store.plan.hold = store.plan.ttl * 60;
+    let dense = Dense::default();
+    store.plan.dense = Some(dense);
+    assert_eq!(store.plan.all_tasks(), store.plan.tasks + dense.tasks);
+    let mut rig = Rig::start(store.plan.clone()).await.unwrap();
+    grants(&rig, 300).await;
+    // The task that keeps the lock does not end in time.
+    (0..2).for_each(|worker| rig.kill(worker).unwrap());
+    let history = rig.finish().await.unwrap();
+    is_clean(&history);
+    let keys = history.keys();
+    let dense_keys = keys.iter().filter(|key| key.contains("/dense-")).count();
+    assert_eq!((dense_keys, keys.len()), (dense.locks, dense.locks + 1));
+    let residues = history.events().iter().filter(|event| event.operation == Operation::Residue);
+    assert!(residues.count() > dense.locks, "what is left is looked for under each of them");
+}
+
 async fn a_worker_that_ends_by_itself_is_noticed() {
     let mut store = store();
     store.plan.program = Program::new("/bin/sh", ["-c", "echo no such luck >&2; exit 3"]);
@@ -166,6 +188,11 @@ async fn plans_that_cannot_work_start_nothing() {
     let mut plan = store().plan;
     plan.processes = 0;
     assert!(matches!(refused(plan).await, RigError::Plan(_)));
+    let mut plan = store().plan;
+    let mut dense = Dense::default();
+    dense.tasks = 0;
+    plan.dense = Some(dense);
+    assert!(matches!(refused(plan).await, RigError::Plan(text) if text.contains("dense")));
     let mut plan = store().plan;
     plan.locks.clear();
     assert!(matches!(refused(plan).await, RigError::Plan(_)));

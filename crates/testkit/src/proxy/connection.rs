@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -152,16 +152,22 @@ impl Talk<'_> {
     ) -> io::Result<()> {
         let mut faults = self.shared.faults.subscribe();
         let mut damaged = false;
-        while let Some(Chunk { due, bytes }) = waiting.recv().await {
+        while let Some(Chunk { due, mut bytes }) = waiting.recv().await {
             tokio::time::sleep_until(due).await;
             let flow = match faults.wait_for(|faults| !D::flow(faults).holds).await {
                 Ok(faults) => D::flow(&faults),
                 Err(closed) => return Err(io::Error::other(closed)),
             };
-            if flow.discards {
+            if !flow.is_whole() {
                 damaged = true;
                 self.damaged.store(true, Ordering::SeqCst);
-            } else if damaged {
+            }
+            if flow.garbles {
+                garble(&mut bytes);
+            }
+            if flow.discards {
+                continue;
+            } else if damaged && flow.is_whole() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             } else if bytes.is_empty() {
                 return to.shutdown().await;
@@ -199,12 +205,24 @@ impl Talk<'_> {
     /// Returns when bytes of this connection were discarded and no fault discards any more.
     async fn healed_after_damage(&self) {
         let mut faults = self.shared.faults.subscribe();
-        let whole = |faults: &Faults| !faults.to_server.discards && !faults.to_client.discards;
+        let whole = |faults: &Faults| faults.to_server.is_whole() && faults.to_client.is_whole();
         while faults.changed().await.is_ok() {
             if self.damaged.load(Ordering::SeqCst) && whole(&faults.borrow_and_update()) {
                 return;
             }
         }
         std::future::pending().await
+    }
+}
+
+/// Replaces bytes by others, which are new ones each time (SplitMix64).
+fn garble(bytes: &mut [u8]) {
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    for chunk in bytes.chunks_mut(8) {
+        let z = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let nonsense = (z ^ (z >> 31)).to_ne_bytes();
+        chunk.iter_mut().zip(nonsense).for_each(|(byte, other)| *byte = other);
     }
 }

@@ -57,6 +57,8 @@ struct Pace {
     limit: Duration,
     /// So long that all tasks of this pace together keep to the rate.
     pause: Duration,
+    cancels: u8,
+    cancelled_within: Option<Duration>,
     is_dense: bool,
     is_fenced: bool,
 }
@@ -69,16 +71,29 @@ impl Pace {
             0 => Duration::ZERO,
             rate => Duration::from_secs_f64((plan.processes * tasks) as f64 / f64::from(rate)),
         };
-        let is_fenced = plan.fenced;
+        let usual = Pace {
+            locks,
+            hold: plan.hold,
+            limit: plan.limit,
+            pause: between(plan.tasks, plan.rate),
+            cancels: plan.cancels,
+            cancelled_within: plan.cancelled_within,
+            is_dense: false,
+            is_fenced: plan.fenced,
+        };
         match plan.dense.filter(|_| task >= plan.tasks) {
             Some(Dense { tasks, hold, limit, rate, .. }) => {
-                Pace { locks: dense, hold, limit, pause: between(tasks, rate), is_dense: true, is_fenced }
+                Pace { locks: dense, hold, limit, pause: between(tasks, rate), is_dense: true, ..usual }
             }
-            None => {
-                let (hold, limit, pause) = (plan.hold, plan.limit, between(plan.tasks, plan.rate));
-                Pace { locks, hold, limit, pause, is_dense: false, is_fenced }
-            }
+            None => usual,
         }
+    }
+
+    /// Returns when an acquisition with this limit is dropped on its way, if it is.
+    fn cut(&self, rng: &mut Rng, limit: Duration) -> Option<Duration> {
+        let is_dropped = self.cancels > 0 && rng.u8(..self.cancels) == 0;
+        let within = self.cancelled_within.unwrap_or_else(|| limit.mul_f64(0.1));
+        is_dropped.then(|| within.mul_f64(rng.f64()))
     }
 }
 
@@ -107,13 +122,7 @@ struct HeldLock<'t> {
 
 impl Task {
     /// Takes a lock once. Returns `false` if the store failed.
-    async fn turn(
-        &mut self,
-        pace: &Pace,
-        ttl: Duration,
-        prefix: &str,
-        lock: &LockPlan,
-    ) -> io::Result<bool> {
+    async fn turn(&mut self, pace: &Pace, ttl: Duration, prefix: &str, lock: &LockPlan) -> io::Result<bool> {
         let key = format!("{prefix}{}", lock.name);
         let (mode, is_writer) = match lock.kind {
             LockKind::Mutex => (Mode::Exclusive, true),
@@ -126,7 +135,8 @@ impl Task {
         let mut values = Values::default();
         (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(ttl)));
         self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
-        let asked = self.ask(Wanted { ttl, limit, kind: lock.kind, mode }, &key).await;
+        let cut = pace.cut(&mut self.rng, limit);
+        let asked = self.ask(Wanted { ttl, limit, kind: lock.kind, mode }, cut, &key).await;
         let guard = match asked {
             Asked::Granted(guard) => guard,
             Asked::Busy => {
@@ -151,9 +161,8 @@ impl Task {
         self.release(held).await
     }
 
-    /// Asks for the lock; now and then the future is dropped on its way.
-    async fn ask(&mut self, wanted: Wanted, key: &str) -> Asked {
-        let cut = (self.rng.u8(..CANCELS) == 0).then(|| wanted.limit.mul_f64(self.rng.f64() * 0.1));
+    /// Asks for the lock. The future is dropped after `cut`.
+    async fn ask(&self, wanted: Wanted, cut: Option<Duration>, key: &str) -> Asked {
         let waiting = pin!(acquire(&self.client, wanted, key));
         let asked = match cut {
             Some(cut) => match tokio::time::timeout(cut, waiting).await {
@@ -366,8 +375,6 @@ fn mixed(seed: u64, more: u64) -> u64 {
 }
 
 const SALT: u64 = 0x6c65_6173_6568_6f6c;
-/// One of so many acquisitions is dropped on its way.
-const CANCELS: u8 = 32;
 /// A validity that rose by less than a millisecond was only read again.
 const RENEWED: u64 = 1_000_000;
 /// One of so many holds is longer.
