@@ -44,10 +44,11 @@ async fn built(existing: &Existing) -> Result<(PathBuf, PathBuf), String> {
         Some(test) => building.args(["--test", test]),
         None => building.arg("--lib"),
     };
-    // A cargo that started this program describes this package, and build scripts of others run again on that.
+    // A cargo that started this program describes this package, and build scripts of others run again on that. Nor
+    // is a test built as the campaign is.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_PROFILE_"].iter().any(|begin| text.starts_with(begin)) {
             building.env_remove(&name);
         }
     }
