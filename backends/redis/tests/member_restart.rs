@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::*;
 use leasehold_core::quorum::{Answer, Member, RequestStamp, Vote};
@@ -14,6 +15,7 @@ use leasehold_redis::{RedisConfig, RedisNode};
 use leasehold_testkit::{Appendonly, Data, RedisServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 fn stamp(number: u64) -> RequestStamp {
     RequestStamp::numbered(7, number)
@@ -25,7 +27,7 @@ async fn prepared(member: &RedisNode, claim: &Claim, last: Option<Fence>) -> Ans
         match member.prepare(claim, stamp(number), last).await {
             Ok(answer) => return answer,
             Err(failure) if number > 100 => panic!("{failure}"),
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
     unreachable!("it counts without end")
@@ -83,7 +85,7 @@ async fn relay(listener: TcpListener, port: u16) {
             let (mut from_client, mut to_client) = client.into_split();
             loop {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else {
-                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
                 };
                 let (mut from_server, mut to_server) = server.into_split();
@@ -112,10 +114,15 @@ async fn restart_that_a_proxy_hides_is_noticed() {
 }
 
 /// Passes bytes on. At the next `EVAL` it restarts the server first, and gives it to the new run, behind the back of the
-/// client, if it is asked to.
-async fn relay_to_the_next_run(listener: TcpListener, server: Arc<RedisServer>, is_asked: Arc<AtomicBool>) {
+/// client, if it is asked to. Answers wait until they may be delivered.
+async fn relay_to_the_next_run(
+    listener: TcpListener,
+    server: Arc<RedisServer>,
+    is_asked: Arc<AtomicBool>,
+    delivers: watch::Receiver<bool>,
+) {
     while let Ok((mut client, _)) = listener.accept().await {
-        let (server, is_asked) = (server.clone(), is_asked.clone());
+        let (server, is_asked, mut delivers) = (server.clone(), is_asked.clone(), delivers.clone());
         tokio::spawn(async move {
             let mut upstream = TcpStream::connect(server.addr()).await?;
             let (mut request, mut reply) = (vec![0; 65_536], vec![0; 65_536]);
@@ -135,7 +142,10 @@ async fn relay_to_the_next_run(listener: TcpListener, server: Arc<RedisServer>, 
                     }
                     count = upstream.read(&mut reply) => match count? {
                         0 => return Ok(()),
-                        count => client.write_all(&reply[..count]).await?,
+                        count => {
+                            delivers.wait_for(|delivers| *delivers).await.map_err(std::io::Error::other)?;
+                            client.write_all(&reply[..count]).await?;
+                        }
                     }
                 }
             }
@@ -148,9 +158,10 @@ async fn relay_to_the_next_run(listener: TcpListener, server: Arc<RedisServer>, 
 async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
     let Some(server) = durable().await else { return };
     let (server, is_asked) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
+    let (_delivering, delivers) = watch::channel(true);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
-    tokio::spawn(relay_to_the_next_run(listener, server.clone(), is_asked.clone()));
+    tokio::spawn(relay_to_the_next_run(listener, server.clone(), is_asked.clone(), delivers));
     let member = RedisNode::new(RedisConfig::parse(&format!("{url}?timeout=30s")).unwrap());
     let claim = mutex("job");
     armed(&member, &claim).await;
@@ -162,6 +173,35 @@ async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
     // The script is known now, and the connection is another one.
     let after = prepared(&member, &claim, None).await;
     assert_eq!(after.memory.armed(), None);
+}
+
+/// Nobody hears whether the new run has learned the script: the answer comes too late, and nothing is asked after it.
+#[tokio::test]
+async fn restart_in_the_moment_of_a_script_without_an_answer_in_time_is_noticed() {
+    let Some(server) = durable().await else { return };
+    let (server, is_asked) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
+    let (delivering, delivers) = watch::channel(true);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(relay_to_the_next_run(listener, server.clone(), is_asked.clone(), delivers));
+    let member = RedisNode::new(RedisConfig::parse(&format!("{url}?timeout=10s")).unwrap());
+    let claim = mutex("job");
+    armed(&member, &claim).await;
+    server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+    is_asked.store(true, Ordering::SeqCst);
+    // The answers before that of the text are delivered.
+    let holding = async {
+        while is_asked.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        delivering.send_replace(false);
+    };
+    let (asked, ()) = tokio::join!(member.prepare(&claim, stamp(2), Some(Fence::new(5, 1, 0))), holding);
+    let failure = asked.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    delivering.send_replace(true);
+    let after = prepared(&member, &claim, Some(Fence::new(5, 1, 0))).await;
+    assert_eq!(after.memory.armed(), None, "the script of the earlier run answered for it");
 }
 
 /// A client that has not heard of the restart must not be served because another one has.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::failure::{cannot, foreign};
 use super::liveness_fifo::{self, FifoName, Probe, probe};
-use super::places::Places;
+use super::places::{LAST_PLACE, Places};
 use super::reserve;
 use super::resource_dir::{Identity, ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
@@ -362,11 +362,13 @@ impl LedgerFile {
         let text = rest.get(..usize::from_str_radix(length, 16).ok()?)?;
         let (ledger, head) = Ledger::from_text(text).ok()?;
         let mut fields = head.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
-        let generation = fields.next()?.parse().ok()?;
+        // Both are counted on.
+        let counted = |field: &str| field.parse().ok().filter(|number| *number <= LAST_PLACE);
+        let generation = counted(fields.next()?)?;
         if fields.next()? != boot {
             return None;
         }
-        let (ceiling, next_place) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let (ceiling, next_place) = (fields.next()?.parse().ok()?, counted(fields.next()?)?);
         let places = Places::parse(fields.next()?, ledger.entries())?;
         Some(LedgerFile {
             ledger,

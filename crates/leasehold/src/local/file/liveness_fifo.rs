@@ -23,6 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign, redacted, unsupported};
+use super::places::LAST_PLACE;
 use super::resource_dir::{Identity, ResourceDir, pause};
 use super::store_dir::Root;
 
@@ -50,7 +51,7 @@ impl FifoName {
     pub(super) fn parse(text: &str) -> Option<FifoName> {
         let text = text.strip_suffix(REVOKED).unwrap_or(text);
         let mut parts = text.strip_prefix(PREFIX)?.split('-');
-        let place = parts.next()?.parse().ok()?;
+        let place = parts.next()?.parse().ok().filter(|place| *place <= LAST_PLACE)?;
         let share = Share::permits(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?).ok()?;
         let id = ClaimId::from_hex(parts.next()?)?;
         parts.next().is_none().then_some(FifoName { place, share, id })
@@ -392,7 +393,10 @@ mod tests {
         assert_eq!(FifoName::parse(&name.text()), Some(name));
         assert_eq!(FifoName::parse(&name.revoked()), Some(name));
         assert!(FifoName { place: 10, ..name }.text() > name.text());
-        for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x")] {
+        // Another place has to follow each of them.
+        let [last, beyond] = [LAST_PLACE, u64::MAX].map(|place| FifoName { place, ..name });
+        assert_eq!(FifoName::parse(&last.text()), Some(last));
+        for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x"), &beyond.text()] {
             assert_eq!(FifoName::parse(bad), None, "{bad}");
         }
     }

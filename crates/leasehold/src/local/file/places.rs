@@ -11,6 +11,9 @@ use leasehold_core::{ClaimId, Entry};
 
 use super::liveness_fifo::FifoName;
 
+/// The highest place that a name or a ledger is believed: it leaves more places than are ever given after it.
+pub(super) const LAST_PLACE: u64 = u64::MAX / 2;
+
 /// The places of all claims in a queue.
 #[derive(Debug, Default)]
 pub(super) struct Places(HashMap<ClaimId, Place>);
@@ -93,7 +96,7 @@ impl Place {
     fn parse(text: &str) -> Option<Place> {
         let mut parts = text.split('=');
         // No claim has place 0.
-        let number = parts.next()?.parse().ok().filter(|number| *number != 0)?;
+        let number = parts.next()?.parse().ok().filter(|number| (1..=LAST_PLACE).contains(number))?;
         let fifo = match (parts.next(), parts.next()) {
             (None, _) => None,
             (Some(place), Some(id)) => Some((place.parse().ok()?, ClaimId::from_hex(id)?)),
@@ -143,9 +146,18 @@ mod tests {
         places.insert(entry(1).id, 7);
         places.lives_by(entry(1).id, &FifoName { place: 3, share: Share::MUTEX, id: entry(9).id });
         assert!(places.text(&[entry(1)]).parse::<u64>().is_err());
-        for bad in
-            ["", "x", "0", "0=3=09090909090909090909090909090909", "7=", "7=3", "7=3=x", "7=3=09=1", "7,8"]
-        {
+        for bad in [
+            "",
+            "x",
+            "0",
+            "0=3=09090909090909090909090909090909",
+            "7=",
+            "7=3",
+            "7=3=x",
+            "7=3=09=1",
+            "7,8",
+            "18446744073709551615",
+        ] {
             assert!(Places::parse(bad, &[entry(1)]).is_none(), "{bad}");
         }
     }
