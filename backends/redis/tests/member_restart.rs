@@ -177,7 +177,7 @@ async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
 
 /// Nobody hears whether the new run has learned the script: the answer comes too late, and nothing is asked after it.
 #[tokio::test]
-async fn restart_in_the_moment_of_a_script_without_an_answer_in_time_is_noticed() {
+async fn restart_behind_a_script_without_an_answer_in_time_is_noticed() {
     let Some(server) = durable().await else { return };
     let (server, is_asked) = (Arc::new(server), Arc::new(AtomicBool::new(false)));
     let (delivering, delivers) = watch::channel(true);

@@ -59,7 +59,7 @@ async fn built(existing: &Existing) -> Result<(PathBuf, PathBuf), String> {
     }
     let messages = String::from_utf8_lossy(&output.stdout);
     let found = messages.lines().find_map(|line| program_of(existing, line));
-    found.ok_or_else(|| "there is no such test program".to_owned())
+    found.ok_or_else(|| "such a test program does not exist".to_owned())
 }
 
 /// Returns the program and the folder of a message of cargo, if it is about this test program.

@@ -114,7 +114,7 @@ fn forked(store: Store) -> &'static str {
     }
 }
 
-/// Where no proxy is before the servers of a store alone.
+/// A store has a test of its own if no proxy is before its servers alone.
 fn nonsense(store: Store) -> Option<Existing> {
     match store {
         Store::File => Some(Existing::sources("leasehold", "local::file::fuzz")),

@@ -73,6 +73,27 @@ async fn the_time_that_an_answer_took_is_taken_off() {
 }
 
 #[tokio::test]
+async fn the_time_that_an_answer_to_a_renewal_took_is_taken_off() {
+    let (locks, wire) = Store::new().client();
+    let (ttl, late) = (ms(3_000), ms(900));
+    wire.set(Verb::Renew, Mode::LateReply(late));
+    let guard = locks.mutex("job").ttl(ttl).lock().await.unwrap();
+    let begun = std::time::Instant::now();
+    let mut before = guard.remaining();
+    // Until a confirmation has moved the end.
+    let renewed = loop {
+        assert!(begun.elapsed() < ms(60_000), "it was never renewed");
+        tokio::time::sleep(ms(5)).await;
+        let left = guard.remaining();
+        if left > before {
+            break left;
+        }
+        before = left;
+    };
+    assert!(renewed <= ttl - late, "{renewed:?} are left after an answer that took {late:?}");
+}
+
+#[tokio::test]
 async fn grant_that_expired_before_it_arrived_is_never_used() {
     let store = Store::new();
     let (locks, wire) = store.client();

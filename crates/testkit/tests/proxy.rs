@@ -259,7 +259,7 @@ async fn proxy_forwards_while_the_test_blocks_its_thread() {
 }
 
 #[tokio::test]
-async fn nonsense_comes_instead_of_what_was_sent_and_ends_with_its_connection() {
+async fn nonsense_comes_for_what_was_sent_until_its_connection_ends() {
     let (proxy, mut client) = proxy_and_client().await;
     let sent = "a".repeat(64);
     assert_eq!(ask(&mut client, &sent, SOON).await, text(&sent));

@@ -16,8 +16,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign};
-use super::liveness_fifo::{self, FifoName, Probe, probe};
-use super::places::{LAST_PLACE, Places};
+use super::liveness_fifo::{self, FifoName, LAST_PLACE, Probe, probe};
+use super::places::Places;
 use super::reserve;
 use super::resource_dir::{Identity, ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
@@ -362,7 +362,6 @@ impl LedgerFile {
         let text = rest.get(..usize::from_str_radix(length, 16).ok()?)?;
         let (ledger, head) = Ledger::from_text(text).ok()?;
         let mut fields = head.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
-        // Both are counted on.
         let counted = |field: &str| field.parse().ok().filter(|number| *number <= LAST_PLACE);
         let generation = counted(fields.next()?)?;
         if fields.next()? != boot {

@@ -23,9 +23,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign, redacted, unsupported};
-use super::places::LAST_PLACE;
 use super::resource_dir::{Identity, ResourceDir, pause};
 use super::store_dir::Root;
+
+/// The highest place that a name or a ledger is believed: it leaves more places than are ever given after it.
+pub(super) const LAST_PLACE: u64 = u64::MAX / 2;
 
 /// The content of the name of a FIFO: enough to rebuild the queue without a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

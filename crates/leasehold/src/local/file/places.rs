@@ -9,10 +9,7 @@ use std::collections::HashMap;
 
 use leasehold_core::{ClaimId, Entry};
 
-use super::liveness_fifo::FifoName;
-
-/// The highest place that a name or a ledger is believed: it leaves more places than are ever given after it.
-pub(super) const LAST_PLACE: u64 = u64::MAX / 2;
+use super::liveness_fifo::{FifoName, LAST_PLACE};
 
 /// The places of all claims in a queue.
 #[derive(Debug, Default)]
