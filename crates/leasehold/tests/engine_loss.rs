@@ -118,6 +118,15 @@ async fn suspicion_precedes_loss_and_ends_when_the_server_replies() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn overdue_answer_to_a_renewal_is_suspect_before_the_lease_ends() {
+    let (locks, wire) = Store::new().client();
+    let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
+    wire.set(Verb::Renew, Mode::Hang);
+    assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+    assert!(guard.check().is_ok() && guard.remaining() > Duration::ZERO, "suspect is still held");
+}
+
 #[tokio::test]
 async fn a_renewal_whose_answer_is_lost_extends_nothing_locally() {
     let store = Store::new();
