@@ -18,7 +18,7 @@ use crate::commands::acquire::Granted;
 use crate::exit::{Exit, Problem};
 use crate::output::status::{Sinks, Status};
 use crate::output::stderr::Stderr;
-use crate::process::keeper::Keeper;
+use crate::process::keeper::{Keeper, message};
 use crate::process::lock_hold::{LockHold, Taken};
 use crate::request::Request;
 use crate::request::args::hold::AcquireArgs;
@@ -148,7 +148,12 @@ impl Section<'_> {
         let socket = rendezvous::draw();
         let listener = rendezvous::listen(&socket)?;
         let warden = match self.on_lost {
-            Some(signal) => Some(Warden::of_caller(hold.lives(), self.caller, signal)?),
+            Some(signal) => {
+                let mut warden = Warden::of_caller(hold.lives(), self.caller, signal)?;
+                // Before the report: from then on the script relies on it, even if this process is stopped at once.
+                warden.send(message(hold.remaining()));
+                Some(warden)
+            }
             None => None,
         };
         let script_fd = self.follows_fd.then(ScriptFd::new).transpose()?;

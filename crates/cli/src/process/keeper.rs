@@ -157,7 +157,7 @@ impl WatchedSection<'_> {
         if let Some(warden) = &mut self.warden {
             // A script that has left its section is not to be ended while the release takes its time.
             let is_left = self.is_over && !self.leases.is_lost();
-            warden.send(if is_left { Message::Wait } else { message(&self.leases) });
+            warden.send(if is_left { Message::Wait } else { message(self.leases.remaining()) });
         }
         if !self.leases.is_lost() {
             self.followers.report(&report(&self.leases));
@@ -233,9 +233,9 @@ async fn ended(caller: &Caller, script_fd: Option<ScriptFd>) {
     }
 }
 
-/// Returns what the warden is to do next.
-fn message(leases: &LeaseWatch<'_>) -> Message {
-    match leases.remaining() {
+/// Returns what the warden is to do next, by the time that the leases last.
+pub(crate) fn message(remaining: Option<Duration>) -> Message {
+    match remaining {
         Some(remaining) if remaining != Duration::MAX => {
             Message::Until(SystemClock.now().after(remaining), Duration::ZERO)
         }
