@@ -7,8 +7,12 @@
 //! - nine times as long as the listing took, so listing takes up a tenth of the time at most;
 //! - half a millisecond for each lock of the listing, so 10,000 locks are listed every five seconds at most.
 //!
-//! A minute is the longest pause. The whole listing is one call of [`Client::list`](leasehold::Client::list), because
-//! a page of its own would cost some stores as much as the whole. What that call and a look cost:
+//! A minute is the longest pause. After a refresh that failed, the pause is as long as the refresh took, and twice as
+//! long after each further failure, up to eight times: a short outage is seen to end soon, and a store that is slow to
+//! fail is soon asked seldom.
+//!
+//! The whole listing is one call of [`Client::list`](leasehold::Client::list), because a page of its own would cost
+//! some stores as much as the whole. What that call and a look cost:
 //!
 //! | store | one listing of n locks | one look |
 //! |---|---|---|
@@ -38,6 +42,13 @@ pub(crate) fn least_pause(listing: Duration, locks: usize) -> Duration {
     (listing * IDLE_PARTS).max(for_locks).max(SHORTEST_PAUSE).min(LONGEST_PAUSE)
 }
 
+/// Returns the time that counts for a listing after a refresh that failed after so long, as the last of so many in a
+/// row. The pause after the first is as long as it took.
+pub(crate) fn after_failure(took: Duration, failures: u32) -> Duration {
+    let parts = 1 << failures.saturating_sub(1).min(MOST_DOUBLINGS);
+    took * parts / IDLE_PARTS
+}
+
 /// Returns the number of locks that are looked at in a refresh, if the pause after it is so long: fifty for each
 /// second.
 pub fn looks_in(pause: Duration) -> usize {
@@ -61,6 +72,8 @@ pub fn of_listing(store: &str) -> &'static str {
 }
 
 const IDLE_PARTS: u32 = 9;
+/// Three make the pause about as long as after a listing that succeeded.
+const MOST_DOUBLINGS: u32 = 3;
 const PAUSE_PER_LOCK: Duration = Duration::from_micros(500);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use leasehold::backend::deadlock::Places;
 use leasehold::{Client, Error, Resource, Result, Snapshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::cost::{least_pause, looks_in, pause_after};
+use crate::cost::{after_failure, least_pause, looks_in, pause_after};
 use crate::options::Options;
 use crate::overview::{DeadlockReport, Outage, Overview};
 use crate::row::{LockDetail, LockRow};
@@ -53,12 +53,14 @@ impl Refresher {
 
     /// Refreshes the picture for ever, while it has receivers.
     pub(crate) async fn run(mut self) {
+        let mut failures = 0;
         loop {
             self.shared.until_watched().await;
             let began = Instant::now();
             let mut failed = self.refresh().await.err();
+            failures = if failed.is_some() { failures + 1 } else { 0 };
             let (listing, locks) = match failed {
-                Some(_) => (began.elapsed(), 0),
+                Some(_) => (after_failure(began.elapsed(), failures), 0),
                 None => (self.picture.cost.listing, self.picture.locks.len()),
             };
             let now = Instant::now();

@@ -185,6 +185,35 @@ async fn a_silent_store_is_reported_while_it_is_waited_for() {
     guard.release().await.unwrap();
 }
 
+/// A request fails after five seconds, as on a server that hangs.
+#[tokio::test(start_paused = true)]
+async fn pauses_grow_with_failures_in_a_row() {
+    let (fault, locks) = store();
+    let guard = held(&locks, "a", "ann").await;
+    let monitor = Monitor::start(locks.clone(), Options::default());
+    let mut pictures = monitor.overview();
+    until(&mut pictures, |picture| picture.number >= 1).await;
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        let (calls, number) = (fault.calls(Verb::Inspect), pictures.borrow().number);
+        fault.set(Verb::Inspect, Mode::Hang);
+        let ended = Instant::now();
+        while fault.calls(Verb::Inspect) == calls {
+            sleep(Duration::from_millis(100)).await;
+        }
+        pauses.push(ended.elapsed().as_secs());
+        sleep(Duration::from_secs(5)).await;
+        fault.set(Verb::Inspect, Mode::Refuse);
+        until(&mut pictures, |picture| picture.number > number).await;
+    }
+    assert_eq!(pauses[1..], [5, 10, 20, 40, 40]);
+    fault.set(Verb::Inspect, Mode::Pass);
+    let end = Instant::now();
+    until(&mut pictures, |picture| picture.outage.is_none()).await;
+    assert!(end.elapsed() <= Duration::from_secs(41), "{:?}", end.elapsed());
+    guard.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_fresh_picture_is_made_for_a_caller_that_does_not_watch() {
     let (fault, locks) = store();
