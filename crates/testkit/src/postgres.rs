@@ -5,6 +5,7 @@
 
 mod bouncer;
 mod builder;
+mod data;
 mod relay;
 
 pub use bouncer::{PgBouncer, PoolMode};
@@ -266,14 +267,16 @@ struct Programs {
 
 impl Programs {
     fn find() -> Result<Self, Error> {
-        let psql = chosen::helper(chosen::POSTGRES, "psql", "postgresql")?;
+        let psql = || chosen::helper(chosen::POSTGRES, "psql", "postgresql");
         if let Some(folder) = chosen::place(chosen::POSTGRES)? {
             // Asked for, so that its absence is an error that names the choice.
             chosen::program(chosen::POSTGRES, "postgres", "postgresql")?;
-            return Ok(Self { folder, psql, runner: runner()?, language: None });
+            return Ok(Self { folder, psql: psql()?, runner: runner()?, language: None });
         }
         let folder = Self::installed()?;
-        Ok(Self { folder, psql, runner: runner()?, language: None })
+        // The one in PATH is a script of Debian that looks for this one, which takes longer than the question.
+        let own = Some(folder.join("psql")).filter(|own| own.is_file());
+        Ok(Self { folder, psql: own.map_or_else(psql, Ok)?, runner: runner()?, language: None })
     }
 
     /// Returns the folder of the newest installed version.
@@ -319,23 +322,6 @@ impl Programs {
     fn own(&self, path: &Path) -> Result<(), Error> {
         let Some((_, uid, gid)) = self.runner else { return Ok(()) };
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(cannot("give away", path.display()))
-    }
-
-    async fn initdb(&self, directory: &Directory, password: Option<&str>) -> Result<(), Error> {
-        let data = directory.path().join(DATA);
-        let args = ["-N", "--auth-local=trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "-D"];
-        let mut args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        args.push(data.into_os_string());
-        match password {
-            None => args.push("--auth-host=trust".into()),
-            Some(password) => {
-                let file = directory.write("password", password)?;
-                self.own(&file)?;
-                args.push("--auth-host=scram-sha-256".into());
-                args.push(format!("--pwfile={}", file.display()).into());
-            }
-        }
-        self.run("initdb", args, directory.path()).await
     }
 
     async fn run(&self, name: &'static str, args: Vec<OsString>, folder: &Path) -> Result<(), Error> {

@@ -85,7 +85,7 @@ impl PostgresBuilder {
                 programs.own(path)?;
             }
         }
-        programs.initdb(&directory, self.password.as_deref()).await?;
+        programs.fill(&directory, self.password.as_deref()).await?;
         let mut settings = certificates.as_ref().map(tls_settings).unwrap_or_default();
         settings.extend(self.settings.iter().cloned());
         let programs = Programs { language: self.language.clone(), ..programs };
