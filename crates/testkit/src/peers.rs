@@ -5,6 +5,7 @@
 //! nothing is installed into the system. What cannot be had here is *missing*, as a server that is not
 //! installed is.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use crate::error::{Error, cannot};
+use crate::process::output_here;
 use crate::require;
 
 /// A program that is driven by lines. It ends when its stdin does, and is killed when this is dropped.
@@ -193,7 +195,39 @@ pub fn rust(manifest: &Path, program: &str) -> Result<Command, Error> {
 pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
     // A runtime alone cannot run a source.
     require::program("javac", "default-jdk-headless")?;
-    let java = require::program("java", "default-jdk-headless")?;
+    java_with(&class_path(jars)?)
+}
+
+/// Returns a Java that runs a program of one source file with these jars. The source is compiled once, since that
+/// takes ten times as long as the start.
+///
+/// # Errors
+/// As [`java`], or the compiler's message.
+pub fn java_program(jars: &[(&str, &str)], source: &Path) -> Result<Command, Error> {
+    let javac = require::program("javac", "default-jdk-headless")?;
+    let jars = class_path(jars)?;
+    let text = std::fs::read_to_string(source).map_err(cannot("read", source.display()))?;
+    let name = source.file_stem().unwrap_or_default().to_string_lossy();
+    let mut hasher = DefaultHasher::new();
+    (&text, &jars).hash(&mut hasher);
+    let classes = folder(&format!("java-{name}-{:016x}", hasher.finish()), |folder| {
+        let mut compile = Command::new(javac);
+        compile.arg("-d").arg(folder).args(["-cp", &jars]).arg(source);
+        output_here("javac", compile).map(drop)
+    })?;
+    let mut command = java_with(&format!("{}:{jars}", classes.display()))?;
+    command.arg(&*name);
+    Ok(command)
+}
+
+fn java_with(class_path: &str) -> Result<Command, Error> {
+    let mut command = Command::new(require::program("java", "default-jdk-headless")?);
+    command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]);
+    Ok(command)
+}
+
+/// Returns the paths of jars of Debian's. Those of a package that is not installed are fetched.
+fn class_path(jars: &[(&str, &str)]) -> Result<String, Error> {
     let mut paths = Vec::new();
     for (jar, package) in jars {
         let mut path = Path::new(JARS).join(jar);
@@ -205,9 +239,7 @@ pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
         }
         paths.push(path.display().to_string());
     }
-    let mut command = Command::new(java);
-    command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(paths.join(":"));
-    Ok(command)
+    Ok(paths.join(":"))
 }
 
 /// Returns the folder into which a package of Debian's was unpacked. It is fetched as `apt-get` would, and not

@@ -1,5 +1,6 @@
 //! A server, a client of ours, and a program of another library that contends for the same locks.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,14 +16,13 @@ use crate::common::{SESSION, backend, claim, eventually, no_patience, take};
 pub(crate) struct Library {
     pub(crate) dialect: &'static str,
     pub(crate) start: fn() -> Result<Command, Error>,
-    pub(crate) file: &'static str,
 }
 
 pub(crate) const CURATOR: Library = Library {
     dialect: "curator",
     start: || {
         let recipes = "libcurator-recipes-java";
-        peers::java(&[
+        let jars = [
             ("curator-recipes.jar", recipes),
             ("curator-framework.jar", recipes),
             ("curator-client.jar", recipes),
@@ -31,13 +31,23 @@ pub(crate) const CURATOR: Library = Library {
             ("zookeeper-jute.jar", "libzookeeper-java"),
             ("slf4j-api.jar", "libslf4j-java"),
             ("slf4j-nop.jar", "libslf4j-java"),
-        ])
+        ];
+        peers::java_program(&jars, &source("Peer.java"))
     },
-    file: "Peer.java",
 };
 
-pub(crate) const KAZOO: Library =
-    Library { dialect: "kazoo", start: || peers::python(&["kazoo>=2.10,<3"]), file: "peer.py" };
+pub(crate) const KAZOO: Library = Library {
+    dialect: "kazoo",
+    start: || {
+        let mut python = peers::python(&["kazoo>=2.10,<3"])?;
+        python.arg(source("peer.py"));
+        Ok(python)
+    },
+};
+
+fn source(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(file)
+}
 
 /// A server, a client of ours in the library's dialect, and a way to start the library's program.
 pub(crate) struct Fixture {
@@ -57,8 +67,7 @@ impl Fixture {
 
     pub(crate) async fn peer(&self) -> Shared {
         let mut command = (self.library.start)().unwrap();
-        let file = format!("{}/tests/peers/{}", env!("CARGO_MANIFEST_DIR"), self.library.file);
-        command.arg(file).arg(self.servers.addr(0).to_string()).arg(SESSION.as_millis().to_string());
+        command.arg(self.servers.addr(0).to_string()).arg(SESSION.as_millis().to_string());
         let peer = Shared::over(Peer::start(command).unwrap());
         assert_eq!(peer.answer().await, "ready");
         peer
