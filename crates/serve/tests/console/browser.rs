@@ -1,8 +1,11 @@
 //! Chromium without a window, driven over WebDriver, as a few HTTP calls.
 //!
-//! Ground rules: a browser ends with its test, no matter how. It talks to its driver over a pipe, so it ends
+//! Ground rules: the browser ends with its last test, no matter how. It talks to its driver over a pipe, so it ends
 //! when the driver does, and the kit ends the driver. Pages come from loopback only.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -11,19 +14,25 @@ use leasehold_testkit::{Directory, Port, Process, require};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::OwnedMutexGuard;
 
-/// A browser with one page.
+/// A fresh tab of the browser, which is this test's alone until it is dropped.
 pub(crate) struct Browser {
-    port: Port,
-    session: String,
-    _driver: Process,
-    _profile: Directory,
-    _turn: SemaphorePermit<'static>,
+    chromium: OwnedMutexGuard<Option<Chromium>>,
 }
 
-/// The browsers that run at a time: each is several processes.
-static TURNS: Semaphore = Semaphore::const_new(1);
+/// A running browser. To start one takes seconds of processor time, so the tests use one, in turns.
+struct Chromium {
+    port: Port,
+    session: String,
+    /// The sites that were opened.
+    origins: Mutex<BTreeSet<String>>,
+    _driver: Process,
+    _profile: Directory,
+}
+
+/// The browser as long as a test uses it or waits for it: the last one ends it.
+static SHARED: Mutex<Weak<tokio::sync::Mutex<Option<Chromium>>>> = Mutex::new(Weak::new());
 
 /// A window, in CSS pixels.
 #[derive(Clone, Copy)]
@@ -36,49 +45,46 @@ pub(crate) const DESKTOP: Size = Size { width: 1280, height: 900 };
 pub(crate) const PHONE: Size = Size { width: 390, height: 844 };
 
 impl Browser {
-    /// Starts one; `None` where Chromium or its driver is not installed, and the test ends as skipped.
+    /// Waits for its turn, and opens a tab that knows nothing of others; `None` where Chromium or its driver is
+    /// not installed, and the test ends as skipped.
     pub(crate) async fn start_or_skip() -> Option<Browser> {
         let programs = require::program("chromium", "chromium")
             .and_then(|chromium| Ok((chromium, require::program("chromedriver", "chromium-driver")?)));
         let (chromium, driver) = require::or_skip("chromium", programs)?;
-        let turn = TURNS.acquire().await.expect("it is never closed");
-        let (port, profile) =
-            (Port::take().expect("a port"), Directory::create("chromium").expect("a directory"));
-        let directory = Directory::create("chromedriver").expect("a directory");
-        let args = [format!("--port={}", port.number()), "--allowed-ips=127.0.0.1".to_owned()];
-        let process = Process::spawn(&driver, args, directory).expect("the driver starts");
-        let mut browser =
-            Browser { port, session: String::new(), _driver: process, _profile: profile, _turn: turn };
-        browser.wait_for_driver().await;
-        let options = json!({
-            "binary": chromium,
-            "args": [
-                "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
-                format!("--user-data-dir={}", browser._profile.path().display()),
-                format!("--window-size={},{}", DESKTOP.width, DESKTOP.height),
-            ],
-        });
-        let wanted = json!({ "browserName": "chrome", "acceptInsecureCerts": true, "goog:chromeOptions": options,
-            "goog:loggingPrefs": { "browser": "ALL" } });
-        let begun =
-            browser.call("POST", "/session", json!({ "capabilities": { "alwaysMatch": wanted } })).await;
-        browser.session = begun["sessionId"].as_str().expect("a session").to_owned();
+        let mut browser = Browser { chromium: shared().lock_owned().await };
+        match browser.chromium.is_some() {
+            true => browser.forget().await,
+            false => *browser.chromium = Some(Chromium::start(&chromium, &driver).await),
+        }
         browser.size(DESKTOP).await;
         Some(browser)
     }
 
-    async fn wait_for_driver(&self) {
-        let deadline = Instant::now() + LIMIT;
-        while TcpStream::connect(self.port.addr()).await.is_err() {
-            assert!(Instant::now() < deadline, "the driver does not listen");
-            tokio::time::sleep(STEP).await;
+    /// Opens a new tab in the place of the one before, and removes what sites have left in the browser.
+    async fn forget(&self) {
+        let old = self.command("GET", "/window", json!({})).await;
+        let new = self.command("POST", "/window/new", json!({ "type": "tab" })).await;
+        self.command("POST", "/window", json!({ "handle": old })).await;
+        self.command("DELETE", "/window", json!({})).await;
+        self.command("POST", "/window", json!({ "handle": new["handle"] })).await;
+        for command in ["Network.clearBrowserCookies", "Network.clearBrowserCache"] {
+            self.devtools(command, json!({})).await;
         }
+        let origins =
+            self.chromium.as_ref().map(|chromium| std::mem::take(&mut *chromium.origins.lock().unwrap()));
+        for origin in origins.unwrap_or_default() {
+            let all = json!({ "origin": origin, "storageTypes": "all" });
+            self.devtools("Storage.clearDataForOrigin", all).await;
+        }
+        self.log().await;
     }
 
     /// Opens a page, and waits until it is loaded.
     pub(crate) async fn open(&self, url: &str) {
+        let origin = url.match_indices('/').nth(2).map_or(url, |(at, _)| &url[..at]).to_owned();
+        if let Some(chromium) = &*self.chromium {
+            chromium.origins.lock().unwrap().insert(origin);
+        }
         self.command("POST", "/url", json!({ "url": url })).await;
     }
 
@@ -189,7 +195,50 @@ impl Browser {
     }
 
     async fn command(&self, method: &str, path: &str, body: Value) -> Value {
-        self.call(method, &format!("/session/{}{path}", self.session), body).await
+        let chromium = self.chromium.as_ref().expect("it runs");
+        chromium.call(method, &format!("/session/{}{path}", chromium.session), body).await
+    }
+}
+
+impl Chromium {
+    async fn start(chromium: &Path, driver: &Path) -> Chromium {
+        let (port, profile) =
+            (Port::take().expect("a port"), Directory::create("chromium").expect("a directory"));
+        let directory = Directory::create("chromedriver").expect("a directory");
+        let args = [format!("--port={}", port.number()), "--allowed-ips=127.0.0.1".to_owned()];
+        let driver = Process::spawn(driver, args, directory).expect("the driver starts");
+        let mut started = Chromium {
+            port,
+            session: String::new(),
+            origins: Mutex::default(),
+            _driver: driver,
+            _profile: profile,
+        };
+        started.wait_for_driver().await;
+        let options = json!({
+            "binary": chromium,
+            "args": [
+                "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                "--disable-background-networking", "--disable-component-update", "--disable-sync",
+                "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
+                format!("--user-data-dir={}", started._profile.path().display()),
+                format!("--window-size={},{}", DESKTOP.width, DESKTOP.height),
+            ],
+        });
+        let wanted = json!({ "browserName": "chrome", "acceptInsecureCerts": true, "goog:chromeOptions": options,
+            "goog:loggingPrefs": { "browser": "ALL" } });
+        let begun =
+            started.call("POST", "/session", json!({ "capabilities": { "alwaysMatch": wanted } })).await;
+        started.session = begun["sessionId"].as_str().expect("a session").to_owned();
+        started
+    }
+
+    async fn wait_for_driver(&self) {
+        let deadline = Instant::now() + LIMIT;
+        while TcpStream::connect(self.port.addr()).await.is_err() {
+            assert!(Instant::now() < deadline, "the driver does not listen");
+            tokio::time::sleep(STEP).await;
+        }
     }
 
     async fn call(&self, method: &str, path: &str, body: Value) -> Value {
@@ -212,6 +261,16 @@ impl Browser {
     }
 }
 
+/// Returns the place of the browser.
+fn shared() -> Arc<tokio::sync::Mutex<Option<Chromium>>> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let new = Arc::default();
+        *shared = Arc::downgrade(&new);
+        new
+    })
+}
+
 /// Reads one answer. The driver keeps the connection open, whatever it is asked for.
 async fn read_answer(stream: &mut TcpStream) -> String {
     let (mut answer, mut part) = (Vec::new(), vec![0; 64 * 1024]);
@@ -232,6 +291,15 @@ async fn read_answer(stream: &mut TcpStream) -> String {
 }
 
 impl Drop for Browser {
+    fn drop(&mut self) {
+        // A test that fails may leave it in any state.
+        if std::thread::panicking() {
+            self.chromium.take();
+        }
+    }
+}
+
+impl Drop for Chromium {
     fn drop(&mut self) {
         // Lets the browser end in order; without an answer the end of the driver ends it.
         use std::io::{Read, Write};
