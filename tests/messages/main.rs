@@ -13,11 +13,15 @@ macro_rules! on_each_store {
         #[tokio::test]
         async fn $store() {
             if let Some(stores) = stores::$store().await {
+                // One after the other, since each listens to the warnings of this thread.
                 for store in &stores.all {
                     unused_ttl::is_reported_once(&store.url).await;
+                }
+                let others = stores.all.iter().map(|store| async {
                     advice::fits_the_store(&store.url).await;
                     errors::say_everything_once(&store.url).await;
-                }
+                });
+                futures_util::future::join_all(others).await;
             }
         }
     )*};

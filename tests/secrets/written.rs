@@ -74,20 +74,26 @@ impl Written {
 }
 
 /// The parts of all secrets by how they begin, so that a text is read once, however many parts there are.
-struct Starts<'a>(HashMap<&'a [u8], Vec<(usize, &'a Secret, &'a str)>>);
+struct Starts<'a> {
+    parts: HashMap<&'a [u8], Vec<(usize, &'a Secret, &'a str)>>,
+    /// `true` at each pair of bytes with which a part begins: hardly any place of a text is such a pair.
+    pairs: Vec<bool>,
+}
 
 /// No part has fewer bytes.
 const START: usize = 8;
 
 impl<'a> Starts<'a> {
     fn of(secrets: &'a [Secret]) -> Starts<'a> {
-        let mut starts: HashMap<_, Vec<_>> = HashMap::new();
+        let mut starts = Starts { parts: HashMap::new(), pairs: vec![false; 1 << 16] };
         for (number, secret) in secrets.iter().enumerate() {
             for part in &secret.parts {
-                starts.entry(&part.as_bytes()[..START]).or_default().push((number, secret, part.as_str()));
+                let start = &part.as_bytes()[..START];
+                starts.parts.entry(start).or_default().push((number, secret, part.as_str()));
+                starts.pairs[pair(start)] = true;
             }
         }
-        Starts(starts)
+        starts
     }
 
     /// Returns each secret that is in one of the forms of a text, with a part of it that is there.
@@ -96,7 +102,10 @@ impl<'a> Starts<'a> {
         for form in forms {
             let form = form.as_bytes();
             for at in 0..(form.len() + 1).saturating_sub(START) {
-                for (number, secret, part) in self.0.get(&form[at..at + START]).into_iter().flatten() {
+                if !self.pairs[pair(&form[at..])] {
+                    continue;
+                }
+                for (number, secret, part) in self.parts.get(&form[at..at + START]).into_iter().flatten() {
                     if form[at..].starts_with(part.as_bytes()) {
                         found.entry(*number).or_insert((secret.what, *part));
                     }
@@ -105,6 +114,11 @@ impl<'a> Starts<'a> {
         }
         found.into_values().collect()
     }
+}
+
+/// Returns the first two bytes as a number.
+fn pair(bytes: &[u8]) -> usize {
+    usize::from(bytes[0]) << 8 | usize::from(bytes[1])
 }
 
 /// A text in small letters and without spaces: as it is, with its %XX decoded, and without the signs of
