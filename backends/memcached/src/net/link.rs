@@ -1,17 +1,22 @@
 //! One connection, shared by simultaneous requests: they are sent together, and answers come back in the
 //! order of the requests.
 //!
+//! A request is queued where it is made, and one task writes what is queued, reads the answers, and hands them out.
+//!
 //! Ground rules: every request learns whether it left this process. One that is given up before it left
 //! never leaves; one that is given up afterwards ends the connection, since a server that owes an answer is
 //! not to be trusted with the next. Answers that carry a mark must carry the right one.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::protocol::command::{Command, MAX_VALUE};
@@ -27,10 +32,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub(crate) struct Link {
     /// The facts that the server reported when the connection was made.
     pub(crate) facts: Facts,
-    requests: mpsc::Sender<Request>,
-    closed: Arc<AtomicBool>,
+    shared: Arc<Mutex<Shared>>,
     marks: AtomicU32,
-    tasks: [AbortHandle; 2],
+    driver: AbortHandle,
 }
 
 /// The reason for a missing answer.
@@ -44,39 +48,30 @@ pub(crate) enum NoAnswer {
     Late,
 }
 
+type Answer = Result<Vec<Reply>, NoAnswer>;
+
 impl Link {
     /// Takes over a stream that is logged in, and on which nothing is owed.
     pub(crate) fn new(stream: Box<dyn Duplex>, facts: Facts) -> Link {
-        let (requests, queued) = mpsc::channel(QUEUE);
-        let (expected_sender, expected) = mpsc::channel(IN_FLIGHT);
-        let (incoming, outgoing) = tokio::io::split(stream);
-        let closed = Arc::new(AtomicBool::new(false));
-        let (writer_ended, reader_ended) = (closed.clone(), closed.clone());
-        let writer = leasehold_machine::spawn(async move {
-            write(outgoing, queued, expected_sender).await;
-            writer_ended.store(true, Ordering::Release);
-        });
-        let writer_handle = writer.abort_handle();
-        let reader = leasehold_machine::spawn(async move {
-            if let Err(error) = read(incoming, expected).await {
-                tracing::warn!(garbled = %error, "a connection to memcached is given up");
-            }
-            reader_ended.store(true, Ordering::Release);
-            // What is still to be written would have no answer.
-            writer.abort();
-        });
-        Link {
-            facts,
-            requests,
-            closed,
-            marks: AtomicU32::new(1),
-            tasks: [writer_handle, reader.abort_handle()],
-        }
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let driver = Driver {
+            shared: shared.clone(),
+            stream,
+            writing: Vec::new(),
+            written: 0,
+            must_flush: false,
+            answered: 0,
+            has_yielded: false,
+            received: Vec::new(),
+            open: None,
+        };
+        let driver = leasehold_machine::spawn(driver).abort_handle();
+        Link { facts, shared, marks: AtomicU32::new(1), driver }
     }
 
     /// Returns `true` if it can take more requests.
     pub(crate) fn is_usable(&self) -> bool {
-        !self.closed.load(Ordering::Acquire)
+        !lock(&self.shared).has_ended
     }
 
     /// Sends these commands in one go, and waits for all their answers.
@@ -94,32 +89,49 @@ impl Link {
             command.write(first.wrapping_add(mark as u32), &mut bytes);
         }
         let (answer, answered) = oneshot::channel();
-        let fate = Arc::new(AtomicU8::new(QUEUED));
         let expected = Expected { first, count: commands.len(), answer };
-        let request = Request { bytes, fate: fate.clone(), expected };
-        let answering = async {
-            self.requests.send(request).await.map_err(|_| ())?;
-            answered.await.map_err(|_| ())
+        if !self.queue(Request { bytes, expected }) {
+            return Err(NoAnswer::Unsent);
+        }
+        match tokio::time::timeout(limit, answered).await {
+            Ok(answer) => answer.unwrap_or(Err(NoAnswer::Broken)),
+            Err(_) if self.take_back(first) => Err(NoAnswer::Unsent),
+            Err(_) => {
+                self.close();
+                Err(NoAnswer::Late)
+            }
+        }
+    }
+
+    /// Queues a request; `false` where the connection takes none.
+    fn queue(&self, request: Request) -> bool {
+        let driver = {
+            let mut shared = lock(&self.shared);
+            if shared.has_ended || shared.bytes_unwritten > MAX_UNWRITTEN {
+                return false;
+            }
+            shared.bytes_unwritten += request.bytes.len();
+            shared.unwritten.push_back(request);
+            shared.driver.take()
         };
-        let outcome = tokio::time::timeout(limit, answering).await;
-        if let Ok(Ok(replies)) = outcome {
-            return Ok(replies);
+        if let Some(driver) = driver {
+            driver.wake();
         }
-        // From here on the writer cannot send it any more.
-        let left = fate.compare_exchange(QUEUED, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_err();
-        if left {
-            self.close();
-        }
-        Err(match (left, outcome) {
-            (false, _) => NoAnswer::Unsent,
-            (true, Err(_)) => NoAnswer::Late,
-            (true, Ok(_)) => NoAnswer::Broken,
-        })
+        true
+    }
+
+    /// Takes a request back that is given up; `false` where it has left. From then on it never leaves.
+    fn take_back(&self, first: u32) -> bool {
+        let mut shared = lock(&self.shared);
+        let place = shared.unwritten.iter().position(|request| request.expected.first == first);
+        let taken = place.and_then(|place| shared.unwritten.remove(place));
+        shared.bytes_unwritten -= taken.as_ref().map_or(0, |request| request.bytes.len());
+        taken.is_some()
     }
 
     fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.tasks.iter().for_each(AbortHandle::abort);
+        lock(&self.shared).has_ended = true;
+        self.driver.abort();
     }
 }
 
@@ -129,11 +141,23 @@ impl Drop for Link {
     }
 }
 
+/// The state that callers and the task of the connection share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The requests that have not left, and their bytes.
+    unwritten: VecDeque<Request>,
+    bytes_unwritten: usize,
+    /// The answers that are owed, in the order of the requests.
+    expected: VecDeque<Expected>,
+    /// The task of the connection, while it waits.
+    driver: Option<Waker>,
+    has_ended: bool,
+}
+
 /// The bytes to write, and the answers to expect.
 #[derive(Debug)]
 struct Request {
     bytes: Vec<u8>,
-    fate: Arc<AtomicU8>,
     expected: Expected,
 }
 
@@ -141,92 +165,217 @@ struct Request {
 struct Expected {
     first: u32,
     count: usize,
-    answer: oneshot::Sender<Vec<Reply>>,
+    /// The receiver may be gone; the answers are read all the same.
+    answer: oneshot::Sender<Answer>,
 }
 
-async fn write(
-    mut outgoing: WriteHalf<Box<dyn Duplex>>,
-    mut queued: mpsc::Receiver<Request>,
-    expected_sender: mpsc::Sender<Expected>,
-) {
-    let mut bytes = Vec::new();
-    while let Some(request) = queued.recv().await {
-        let mut next = Some(request);
-        while let Some(Request { bytes: more, fate, expected }) = next {
-            if fate.compare_exchange(QUEUED, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                bytes.extend_from_slice(&more);
-                if expected_sender.send(expected).await.is_err() {
-                    return;
+/// The future that writes and reads. The connection ends when it ends or is dropped.
+struct Driver {
+    shared: Arc<Mutex<Shared>>,
+    stream: Box<dyn Duplex>,
+    /// The requests that are being written, and how much of them is.
+    writing: Vec<u8>,
+    written: usize,
+    must_flush: bool,
+    /// The requests that were answered by what was read last.
+    answered: usize,
+    /// `true` if other tasks had a turn since there is something to write.
+    has_yielded: bool,
+    /// The bytes that were received and are not a whole answer yet.
+    received: Vec<u8>,
+    /// The request whose answers have begun to come.
+    open: Option<(Expected, Vec<Reply>)>,
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let driver = &mut *self;
+        loop {
+            // First, because a write that is not done yet must not keep answers from being read.
+            let reads = driver.read(context);
+            if let Poll::Ready(Err(error)) = reads {
+                if error.kind() == io::ErrorKind::InvalidData {
+                    tracing::warn!(garbled = %error, "a connection to memcached is given up");
+                }
+                return Poll::Ready(());
+            }
+            if driver.must_yield() {
+                // Woken while it runs, a task has its next turn after all that are ready.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let writes = driver.write(context);
+            if matches!(writes, Poll::Ready(Err(_))) {
+                return Poll::Ready(());
+            }
+            if reads.is_ready() {
+                continue;
+            }
+            let mut shared = lock(&driver.shared);
+            if writes.is_pending() || shared.unwritten.is_empty() {
+                shared.driver = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Returns `true` if the tasks that are ready are to run before the next requests are written, which they may
+    /// join. They do so once, and only if there are several: a turn costs a single task more than a write.
+    fn must_yield(&mut self) -> bool {
+        let is_first = {
+            let shared = lock(&self.shared);
+            let are_several = shared.unwritten.len() + shared.expected.len() > 1 || self.answered > 1;
+            are_several && self.writing.is_empty() && !shared.unwritten.is_empty()
+        };
+        self.has_yielded = is_first && !self.has_yielded;
+        self.has_yielded
+    }
+
+    /// Takes the next requests, which count as sent from then on.
+    fn gather(&mut self) {
+        self.writing.clear();
+        self.writing.shrink_to(GATHERED_MAX);
+        self.written = 0;
+        let mut shared = lock(&self.shared);
+        while self.writing.len() < GATHERED_MAX
+            && let Some(Request { bytes, expected }) = shared.unwritten.pop_front()
+        {
+            shared.bytes_unwritten -= bytes.len();
+            shared.expected.push_back(expected);
+            if self.writing.is_empty() {
+                self.writing = bytes
+            } else {
+                self.writing.extend_from_slice(&bytes)
+            }
+        }
+    }
+
+    /// Writes what there is to write.
+    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.written == self.writing.len() {
+                self.gather();
+                if self.writing.is_empty() {
+                    if self.must_flush {
+                        ready!(Pin::new(&mut *self.stream).poll_flush(context))?;
+                        self.must_flush = false;
+                    }
+                    return Poll::Ready(Ok(()));
                 }
             }
-            next = if bytes.len() < GATHERED_MAX { queued.try_recv().ok() } else { None };
-        }
-        if outgoing.write_all(&bytes).await.is_err() || outgoing.flush().await.is_err() {
-            return;
-        }
-        bytes.clear();
-        bytes.shrink_to(GATHERED_MAX);
-    }
-}
-
-async fn read(
-    mut incoming: ReadHalf<Box<dyn Duplex>>,
-    mut expected: mpsc::Receiver<Expected>,
-) -> Result<(), String> {
-    let mut buffer = Vec::new();
-    let mut open: VecDeque<(Expected, Vec<Reply>)> = VecDeque::new();
-    loop {
-        // Closed by the server, or broken: the waiting callers learn it from their own ends.
-        if !matches!(incoming.read_buf(&mut buffer).await, Ok(1..)) {
-            return Ok(());
-        }
-        let mut used = 0;
-        while let Some((reply, length)) = reply::read(&buffer[used..]).map_err(|error| error.to_string())? {
-            used += length;
-            while let Ok(more) = expected.try_recv() {
-                open.push_back((more, Vec::new()));
+            let rest = self.writing.get(self.written..).unwrap_or_default();
+            let count = ready!(Pin::new(&mut *self.stream).poll_write(context, rest))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            let Some((expects, replies)) = open.front_mut() else {
-                return Err("an answer came to what was not asked".to_owned());
+            self.written += count;
+            self.must_flush = true;
+        }
+    }
+
+    /// Reads once, and hands out the answers that are complete.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut *self.stream).poll_read(context, &mut buffer))?;
+        let bytes = buffer.filled();
+        if bytes.is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if self.received.is_empty() {
+            // Mostly the bytes are whole answers, which need not be kept.
+            let used = self.hand_out(bytes)?;
+            self.received.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut received = std::mem::take(&mut self.received);
+            received.extend_from_slice(bytes);
+            let used = self.hand_out(&received)?;
+            received.drain(..used);
+            self.received = received;
+        }
+        if reply::is_overlong(self.received.len()) {
+            return Poll::Ready(Err(garbled("an answer came that is longer than any")));
+        }
+        if self.received.is_empty() {
+            self.received.shrink_to(GATHERED_MAX);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Hands out the complete answers at the beginning of `bytes`, and returns how long they are.
+    fn hand_out(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut used = 0;
+        self.answered = 0;
+        loop {
+            let read = reply::read(&bytes[used..]).map_err(|error| garbled(&error.to_string()))?;
+            let Some((reply, length)) = read else { return Ok(used) };
+            used += length;
+            if self.open.is_none() {
+                let next = lock(&self.shared).expected.pop_front();
+                self.open = next.map(|expected| (expected, Vec::new()));
+            }
+            let Some((expected, replies)) = &mut self.open else {
+                return Err(garbled("an answer came to what was not asked"));
             };
-            let mark = expects.first.wrapping_add(replies.len() as u32);
+            let mark = expected.first.wrapping_add(replies.len() as u32);
             if reply.mark().is_some_and(|given| given != mark) {
-                return Err("an answer came to another question".to_owned());
+                return Err(garbled("an answer came to another question"));
             }
             replies.push(reply);
-            if replies.len() == expects.count
-                && let Some((expects, replies)) = open.pop_front()
+            if replies.len() == expected.count
+                && let Some((expected, replies)) = self.open.take()
             {
+                self.answered += 1;
                 // A caller that gave up meanwhile does not care.
-                _ = expects.answer.send(replies);
+                _ = expected.answer.send(Ok(replies));
             }
-        }
-        buffer.drain(..used);
-        if reply::is_overlong(buffer.len()) {
-            return Err("an answer came that is longer than any".to_owned());
-        }
-        if buffer.is_empty() {
-            buffer.shrink_to(GATHERED_MAX);
         }
     }
 }
 
-const QUEUED: u8 = 0;
-const SENT: u8 = 1;
-const ABANDONED: u8 = 2;
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let (unsent, broken) = {
+            let mut shared = lock(&self.shared);
+            shared.has_ended = true;
+            shared.bytes_unwritten = 0;
+            (std::mem::take(&mut shared.unwritten), std::mem::take(&mut shared.expected))
+        };
+        for request in unsent {
+            _ = request.expected.answer.send(Err(NoAnswer::Unsent));
+        }
+        // Their receivers wake up outside the lock, and learn that no answer comes.
+        drop(broken);
+    }
+}
 
-/// The requests that may wait to be written; more wait with their callers.
-const QUEUE: usize = 1024;
-/// Requests that may wait for their answers.
-const IN_FLIGHT: usize = 4096;
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // Every change is complete when the lock is released, also by a panic.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn garbled(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
+}
+
+/// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
+const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
 /// Requests are gathered up to so many bytes before they are written.
 const GATHERED_MAX: usize = 64 * 1024;
+/// The bytes that are read at once: the answers to some hundred requests.
+const READ_SIZE: usize = 8 * 1024;
 /// The most bytes of one request, which carries so many values of the largest size; see
 /// [`crate::net::servers`].
 pub(crate) const MAX_REQUEST: usize = 4 * MAX_VALUE;
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
     use crate::protocol::command::Key;
 
@@ -315,5 +464,66 @@ mod tests {
         let mut all = Vec::new();
         server.read_to_end(&mut all).await.unwrap();
         assert!(!String::from_utf8_lossy(&all).contains("md "));
+    }
+
+    #[tokio::test]
+    async fn queued_requests_of_a_connection_that_breaks_were_never_sent() {
+        let (ours, server) = tokio::io::duplex(64);
+        let link = Link::new(Box::new(ours), facts());
+        let key = Key::new("k".repeat(250)).unwrap();
+        // The first fills the way to the server, so that the others stay here.
+        let commands = [Command::Remove { key: &key, number: 1 }];
+        let breaking = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(server);
+        };
+        let limit = Duration::from_secs(30);
+        let late = async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            link.ask(&commands, limit).await
+        };
+        let (first, second, ()) = tokio::join!(link.ask(&commands, limit), late, breaking);
+        assert_eq!((first, second), (Err(NoAnswer::Broken), Err(NoAnswer::Unsent)));
+        assert!(!link.is_usable());
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_leaves_takes_no_answer_from_another() {
+        let (link, mut server) = link();
+        let key = Key::new("a".to_owned()).unwrap();
+        let look = [Command::Look { key: &key }];
+        {
+            // Polled once, so that it is queued, and then dropped.
+            let left = std::pin::pin!(link.ask(&look, LIMIT));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(left.poll(&mut context).is_pending());
+        }
+        let serving = async {
+            assert_eq!(received(&mut server).await, "mg a v c t O1\r\nmg a v c t O2\r\n");
+            server.write_all(b"EN O1\r\nHD O2\r\n").await.unwrap();
+        };
+        let (replies, ()) = tokio::join!(link.ask(&look, LIMIT), serving);
+        assert_eq!(replies, Ok(vec![Reply::Done { mark: Some(2) }]));
+        assert!(link.is_usable());
+    }
+
+    #[tokio::test]
+    async fn long_answer_arrives_whole_and_the_next_one_behind_it() {
+        for length in [READ_SIZE - 20, READ_SIZE, 10 * READ_SIZE + 3] {
+            let (ours, mut server) = tokio::io::duplex(3 * READ_SIZE);
+            let link = Link::new(Box::new(ours), facts());
+            let key = Key::new("a".to_owned()).unwrap();
+            let (first, second) = ([Command::Look { key: &key }], [Command::Look { key: &key }]);
+            let serving = async {
+                received(&mut server).await;
+                let value = "x".repeat(length);
+                let text = format!("VA {length} c1 t5 O1\r\n{value}\r\nEN O2\r\n");
+                server.write_all(text.as_bytes()).await.unwrap();
+            };
+            let limit = Duration::from_secs(30);
+            let (long, next, ()) = tokio::join!(link.ask(&first, limit), link.ask(&second, limit), serving);
+            let item = Reply::Item { value: vec![b'x'; length], number: 1, left: Some(5), mark: Some(1) };
+            assert_eq!((long, next), (Ok(vec![item]), Ok(vec![Reply::Missing { mark: Some(2) }])));
+        }
     }
 }
