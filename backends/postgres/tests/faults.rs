@@ -65,6 +65,45 @@ async fn promoted_standby_continues_above_unreplicated_fences() {
     assert!(matches!(release(&*backend, &next).await, Release::Freed));
 }
 
+/// The standby has the row as its client left it, and lacks what another client was granted afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn emptied_cells_are_taken_in_the_epoch_of_a_promotion() {
+    let Some(primary) = PostgresServer::start_or_skip().await else { return };
+    let standby = primary.standby().await.unwrap();
+    let url = format!("postgres://postgres@{},{}/postgres?timeout=30s", primary.addr(), standby.addr());
+    let (backend, other) = (open(&url).await, open(&url).await);
+    let names = ["one", "two", "three"];
+    for _ in 0..3 {
+        for name in names {
+            let left = claim(name, LONG);
+            hold(&*backend, &left).await;
+            assert!(matches!(release(&*backend, &left).await, Release::Freed));
+        }
+    }
+    // What is committed after a release brings it to the standby as well.
+    hold(&*backend, &claim("known", LONG)).await;
+    primary.await_standbys(1).await.unwrap();
+    standby.kill().unwrap();
+    let mut highest = None;
+    for name in names {
+        let lost = claim(name, LONG);
+        highest = highest.max(hold(&*other, &lost).await.fence);
+        assert!(matches!(release(&*other, &lost).await, Release::Freed));
+    }
+    primary.kill().unwrap();
+    standby.restart(Data::Keep).await.unwrap();
+    standby.promote().await.unwrap();
+
+    let first = take(&*backend, &claim(names[0], LONG)).await;
+    // Tasks that ask at the same time share a statement.
+    let (second, third) = (claim(names[1], LONG), claim(names[2], LONG));
+    let (second, third) = tokio::join!(take(&*backend, &second), take(&*backend, &third));
+    for after in [first, second, third] {
+        assert!(after.fence > highest, "{after:?} after {highest:?}");
+        assert_eq!(after.fence.unwrap().epoch, 2, "the timeline is the epoch");
+    }
+}
+
 #[tokio::test]
 async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };

@@ -76,14 +76,33 @@ impl PostgresCells {
     async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         match self.pool.query(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
-                if self.registers.is_some() {
-                    tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
-                }
-                schema::restore(&self.pool).await.map_err(Refusal::Failed)?;
+                self.recreate_tables(failure).await?;
                 self.pool.query(sql, params).await
             }
             answer => answer,
         }
+    }
+
+    /// Sends one statement, whose last parameter is the timeline of the connection, as [`PostgresCells::query`] does.
+    async fn query_on_timeline(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Refusal> {
+        match self.pool.query_on_timeline(sql, params).await {
+            Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
+                self.recreate_tables(failure).await?;
+                self.pool.query_on_timeline(sql, params).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn recreate_tables(&self, failure: Failure) -> Result<(), Refusal> {
+        if self.registers.is_some() {
+            tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
+        }
+        schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }
 
     /// Makes one write, which waits for a transaction that keeps its row locked.
@@ -97,7 +116,8 @@ impl PostgresCells {
                 self.query(free, &[&name, &put.text, &version, &keep, &call, &self.channel]).await
             }
             WriteCondition::Emptied(seen) => {
-                self.query(&sql.emptied_one, &[&name, &signed(seen), &put.text, &version, &keep]).await
+                let params: &[&(dyn ToSql + Sync)] = &[&name, &signed(seen), &put.text, &version, &keep];
+                self.query_on_timeline(&sql.emptied_one, params).await
             }
             WriteCondition::Living { version: seen, epoch: None } => {
                 let living = if *answer == WriteAnswer::Full { &sql.living_full } else { &sql.living_one };
@@ -174,11 +194,12 @@ impl PostgresCells {
                             &keeps[at],
                         ]);
                     }
-                    self.query(few, &params).await
+                    self.query_on_timeline(few, &params).await
                 }
                 None => {
                     let many = &self.statements.own_many;
-                    self.query(many, &[&names, &anew, &seen, &texts, &versions, &keeps]).await
+                    let params: &[&(dyn ToSql + Sync)] = &[&names, &anew, &seen, &texts, &versions, &keeps];
+                    self.query_on_timeline(many, params).await
                 }
             }
         };

@@ -18,7 +18,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 
-use crate::config::{Endpoint, PostgresConfig, Tls};
+use crate::config::{Dialect, Endpoint, Method, PostgresConfig, Tls};
 use crate::error::Refusal;
 use crate::net::stream::{Transport, Unanswered};
 use crate::net::tls::{Secured, Securing};
@@ -33,6 +33,9 @@ pub(crate) struct Link {
     known: Mutex<HashMap<&'static str, Option<Statement>>>,
     /// `true` if the server on the other side is always the same one.
     pub(crate) is_direct: bool,
+    /// The timeline of that server, which is a primary and so keeps it for its life; none where it was not asked for,
+    /// or the connection may lead to another server each time.
+    pub(crate) timeline: Option<i64>,
     /// The server's version as it counts them: 150018 is 15.18.
     pub(crate) version: i32,
     /// `true` if it speaks TLS, as a unix socket never does.
@@ -146,10 +149,20 @@ impl Link {
             }
         };
         let (known, endpoint, timeout) = (Mutex::default(), endpoint.clone(), config.sql.timeout);
-        let (is_direct, version, is_secured) = (false, 0, config.sql.tls == Tls::Verified);
-        let mut link =
-            Link { client, known, is_direct, version, is_secured, endpoint, timeout, driver, driven };
-        let answer = link.greet(port, question).await?;
+        let is_secured = config.sql.tls == Tls::Verified;
+        let mut link = Link {
+            client,
+            known,
+            is_direct: false,
+            timeline: None,
+            version: 0,
+            is_secured,
+            endpoint,
+            timeout,
+            driver,
+            driven,
+        };
+        let answer = link.greet(port, &greeting(config), question).await?;
         Ok(Dialled { link, messages, answer })
     }
 
@@ -158,14 +171,15 @@ impl Link {
     async fn greet(
         &mut self,
         port: Option<u16>,
+        greeting: &str,
         question: Option<&str>,
     ) -> Result<Option<Result<Row, Refusal>>, Failure> {
         let Some(question) = question else {
-            let rows = self.send_greeting(port, GREETING.to_owned()).await.map_err(Refusal::into_failure)?;
+            let rows = self.send_greeting(port, greeting.to_owned()).await.map_err(Refusal::into_failure)?;
             self.judge(&only(rows)?)?;
             return Ok(None);
         };
-        let both = format!("SELECT g.*, q.* FROM ({GREETING}) AS g LEFT JOIN ({question}) AS q ON true");
+        let both = format!("SELECT g.*, q.* FROM ({greeting}) AS g LEFT JOIN ({question}) AS q ON true");
         let refusal = match self.send_greeting(port, both).await {
             Ok(rows) => {
                 let row = only(rows)?;
@@ -175,7 +189,7 @@ impl Link {
             Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown => return Err(failure),
             Err(refusal) => refusal,
         };
-        let rows = self.send_greeting(port, GREETING.to_owned()).await.map_err(Refusal::into_failure)?;
+        let rows = self.send_greeting(port, greeting.to_owned()).await.map_err(Refusal::into_failure)?;
         self.judge(&only(rows)?)?;
         Ok(Some(Err(refusal)))
     }
@@ -204,6 +218,8 @@ impl Link {
         }
         self.version = version;
         self.is_direct = read::<Option<String>>(row, 2)?.is_some();
+        let timeline = read(row, 3)?;
+        self.timeline = if self.is_direct { timeline } else { None };
         Ok(())
     }
 
@@ -389,17 +405,31 @@ pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: 
     })
 }
 
-/// Asks what the server is, and limits the time of statements in the session if it is this client's own. A
-/// pooler has connections of its own to the server, so the server sees another port (`$1`) than ours. Where
-/// neither has one, because both ways are unix sockets, a pooler shows by the process (`$3`) that it has made
-/// up; with TLS (`$2`) a process cannot be read, and need not be.
-const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
-                        pg_catalog.current_setting('server_version_num')::int4, \
-                        CASE WHEN pg_catalog.inet_client_port() IS NOT DISTINCT FROM $1 \
-                        AND ($2 OR pg_catalog.pg_backend_pid() = $3) \
-                        THEN pg_catalog.set_config('statement_timeout', $4, false) END";
+/// Asks what the server is and which timeline it is on, and limits the time of statements in the session if it is
+/// this client's own. A pooler has connections of its own to the server, so the server sees another port (`$1`)
+/// than ours. Where neither has one, because both ways are unix sockets, a pooler shows by the process (`$3`) that
+/// it has made up; with TLS (`$2`) a process cannot be read, and need not be.
+fn greeting(config: &PostgresConfig) -> String {
+    // Other methods have no use for it, and work where a server has no answer to it.
+    let timeline = match (config.method, config.dialect) {
+        (Method::Row, Dialect::Native) => TIMELINE,
+        _ => "NULL::int8",
+    };
+    format!(
+        "SELECT pg_catalog.pg_is_in_recovery(), \
+         pg_catalog.current_setting('server_version_num')::int4, \
+         CASE WHEN pg_catalog.inet_client_port() IS NOT DISTINCT FROM $1 \
+         AND ($2 OR pg_catalog.pg_backend_pid() = $3) \
+         THEN pg_catalog.set_config('statement_timeout', $4, false) END, \
+         CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN {timeline} END"
+    )
+}
+
+/// The timeline of a primary.
+pub(crate) const TIMELINE: &str =
+    "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
 /// The columns of the greeting, behind which those of a question begin.
-pub(crate) const GREETED: usize = 3;
+pub(crate) const GREETED: usize = 4;
 
 /// The messages that wait to be read by a listener; beyond that the server waits.
 const MESSAGES_MAX: usize = 1_000;

@@ -50,6 +50,23 @@ impl Pool {
         answer
     }
 
+    /// Sends a statement as [`Pool::query`] does, whose last parameter is the timeline of the connection.
+    pub(crate) async fn query_on_timeline(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Refusal> {
+        let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let mut all = Vec::with_capacity(params.len() + 1);
+        all.extend_from_slice(params);
+        let timeline = link.timeline;
+        all.push(&timeline);
+        let answer = link.query_alone(sql, &all).await;
+        drop(all);
+        self.check_in(link, &answer);
+        answer
+    }
+
     /// Sends a statement for which a lost race decides nothing, as [`Pool::query`] does: it is sent again.
     pub(crate) async fn query_retrying(
         &self,

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use tokio_postgres::types::Type;
 
 use crate::config::Names;
-use crate::net::dial::Sql;
+use crate::net::dial::{Sql, TIMELINE};
 
 /// A table of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) struct Statements {
     /// Puts a claim into a cell in which none lives, or a value into a register. Answers the row if a claim
     /// lives in it.
     pub(crate) free: Sql,
-    /// Puts a claim into the cell that this client left empty.
+    /// Puts a claim into the cell that this client left empty. The last parameter is the timeline of the connection.
     pub(crate) emptied_one: Sql,
     /// Ends a claim that is alone in its cell.
     pub(crate) living_one: Sql,
@@ -76,7 +76,7 @@ pub(crate) struct Statements {
     /// As `own_many`, with the rows written out: one statement for each of the smallest numbers of rows.
     own_few: Vec<Sql>,
     /// Puts claims into cells that this client left empty, and ends claims that are alone in their cells: what
-    /// several tasks of a client ask for at the same time.
+    /// several tasks of a client ask for at the same time. The last parameter is the timeline of the connection.
     pub(crate) own_many: Sql,
     /// Writes a cell that was read, for a claim that is queued or granted beside others, or the next value of
     /// a register.
@@ -95,12 +95,16 @@ impl Statements {
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
         Statements {
             free: free(own.name("free", "free_register"), &table, &epoch, &cell),
-            emptied_one: emptied_one(own.name("emptied_one", "emptied_register"), &table, &epoch),
+            emptied_one: emptied_one(
+                own.name("emptied_one", "emptied_register"),
+                &table,
+                &epoch_on(names, 6),
+            ),
             living_one: living_one(own, &table),
             living_full: living_full(own, &table, &cell),
             living_many: living_many(own.name("living_many", "living_registers"), &table),
-            own_few: own_few(own, &table, &epoch),
-            own_many: own_many(own.name("own_many", "own_registers"), &table, &epoch),
+            own_few: own_few(own, &table, names),
+            own_many: own_many(own.name("own_many", "own_registers"), &table, &epoch_on(names, 7)),
             seen_one: seen_one(own.name("seen_one", "seen_register"), &table, &epoch),
             seen_many: seen_many(own.name("seen_many", "seen_registers"), &table, &epoch),
             // An array could be of any length, so the server would make a plan for each question.
@@ -128,7 +132,7 @@ impl Statements {
 
 impl Statements {
     /// Returns the statement for so many cells, where they are few. Its parameters are, of each cell: name,
-    /// whether it is emptied, seen, claims, version and keep.
+    /// whether it is emptied, seen, claims, version and keep; and behind them the timeline of the connection.
     pub(crate) fn own_few(&self, cells: usize) -> Option<&Sql> {
         self.own_few.get(cells.checked_sub(FEWEST)?)
     }
@@ -165,7 +169,7 @@ fn emptied_one(name: &'static str, table: &str, epoch: &str) -> Sql {
                      lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
                      WHERE c.name = $1 AND c.version = $2 RETURNING c.epoch, c.seq"
         ),
-        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
+        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8, Type::INT8],
     )
 }
 
@@ -201,7 +205,7 @@ fn own(name: &'static str, table: &str, epoch: &str, given: &str, types: &'stati
 }
 
 // Written out one by one, which costs the server half as much as arrays of which it makes rows first.
-fn own_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
+fn own_few(own: Table, table: &str, names: &Names) -> Vec<Sql> {
     let one = |first: usize| {
         let parameters = (first..first + OWN.len()).map(|at| format!("${at}")).collect::<Vec<_>>();
         format!("({})", parameters.join(", "))
@@ -210,7 +214,8 @@ fn own_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
         let count = place + FEWEST;
         let given: Vec<String> = (0..count).map(|at| one(at * OWN.len() + 1)).collect();
         let given = format!("(VALUES {})", given.join(", "));
-        self::own(own.name(locks, registers), table, epoch, &given, &OWNS[..count * OWN.len()])
+        let (epoch, types) = (epoch_on(names, count * OWN.len() + 1), &OWNS[place]);
+        self::own(own.name(locks, registers), table, &epoch, &given, types)
     };
     NAMES_OF_FEW.iter().enumerate().map(of).collect()
 }
@@ -223,6 +228,7 @@ fn own_many(name: &'static str, table: &str, epoch: &str) -> Sql {
         Type::TEXT_ARRAY,
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
+        Type::INT8,
     ];
     own(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
 }
@@ -343,9 +349,11 @@ fn seen_many(name: &'static str, table: &str, epoch: &str) -> Sql {
 const LIVING: [Type; 5] = [Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
 /// The types of the parameters for each of several rows.
 const OWN: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
-/// The same for as many as are written out.
-static OWNS: LazyLock<Vec<Type>> =
-    LazyLock::new(|| OWN.iter().cloned().cycle().take(OWN.len() * (FEWEST + NAMES_OF_FEW.len())).collect());
+/// The types of all parameters of each statement that is written out.
+static OWNS: LazyLock<Vec<Vec<Type>>> = LazyLock::new(|| {
+    let types = |count| OWN.iter().cloned().cycle().take(OWN.len() * count).chain([Type::INT8]).collect();
+    (FEWEST..FEWEST + NAMES_OF_FEW.len()).map(types).collect()
+});
 /// Fewer have statements of their own.
 const FEWEST: usize = 2;
 const NAMES_OF_FEW: [(&str, &str); 7] = [
@@ -370,7 +378,12 @@ pub(crate) fn epoch(names: &Names) -> String {
     format!("((SELECT epoch_base FROM {}) + {TIMELINE})", names.table("_meta"))
 }
 
-const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
+/// Returns the present epoch as [`epoch`] does, over a connection that knows its timeline: it is the parameter of this
+/// number, or null where something in between may lead to another server each time. A statement of several rows
+/// would ask the server anew for each of them.
+fn epoch_on(names: &Names, parameter: usize) -> String {
+    format!("((SELECT epoch_base FROM {}) + coalesce(${parameter}, {TIMELINE}))", names.table("_meta"))
+}
 
 pub(crate) const AGE: &str =
     "greatest((extract(epoch FROM clock_timestamp() - c.origin)::float8 * 1000000::float8)::int8, 0::int8)";
