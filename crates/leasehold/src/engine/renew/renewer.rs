@@ -142,8 +142,8 @@ struct Watchdog {
     /// The next check of each claim in `timers`.
     agenda: Agenda,
     timers: HashMap<ClaimId, LeaseTimer>,
-    /// The latest time of the next turn, which reads the clock and the inbox. Set only while something
-    /// is held.
+    /// The latest time of the next turn, which reads the clock and the inbox. Set while something is held, and for
+    /// one interval after a message.
     wake_at: Option<Moment>,
     next_request: u64,
     answers: mpsc::UnboundedSender<Answers>,
@@ -266,7 +266,7 @@ impl Watchdog {
         tokio::select! {
             biased;
             Some(answers) = self.answered.recv() => self.apply_answers(answers),
-            () = self.inbox.woken() => {}
+            () = self.inbox.woken() => self.stay_awake(),
             () = self.agenda.wait() => {}
             () = sleep_for(nap) => {}
         }
@@ -293,13 +293,21 @@ impl Watchdog {
             }
             // While something is held, the next turn is at most one interval away, even if nothing is due: a
             // machine that was suspended then finds its losses, and fresh claims are taken in.
-            if self.wake_at.is_none() && !self.timers.is_empty() {
-                self.wake_at = Some(self.clock.now().after(CLOCK_READ_INTERVAL));
+            if !self.timers.is_empty() {
+                self.stay_awake();
             }
             // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
             if self.inbox.set_next_turn(self.wake_at) {
                 return self.wake_at.map_or(NextTurn::OnMessage, NextTurn::At);
             }
+        }
+    }
+
+    /// Takes the next turn within one interval, even if nothing is held by then: the next lock then need not wake the
+    /// task again.
+    fn stay_awake(&mut self) {
+        if self.wake_at.is_none() {
+            self.wake_at = Some(self.clock.now().after(CLOCK_READ_INTERVAL));
         }
     }
 
