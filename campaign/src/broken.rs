@@ -10,8 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::Client;
 use leasehold::backend::{
-    AtOnce, Backend, BreakOutcome, Claim, Failure, Fence, Finding, Grant, Hint, Patience, Profile, Registers,
-    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
+    AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Failure, Fence, Finding, Grant, Hint, Patience,
+    Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
+    Step,
 };
 use leasehold_torture::worker;
 
@@ -130,6 +131,10 @@ impl Backend for Broken {
     }
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
         None
     }
 

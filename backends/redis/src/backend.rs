@@ -16,8 +16,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, DirectAnswer, DirectRequests, Failure, Finding, Moment, Patience, Profile,
+    RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 use redis::Value;
 
@@ -195,6 +196,11 @@ impl Backend for RedisBackend {
         &self.profile
     }
 
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        // What replicas have to confirm is more than one request, and holds a permit meanwhile.
+        (self.config.replicas == 0).then_some(self)
+    }
+
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
     }
@@ -242,6 +248,12 @@ impl Backend for RedisBackend {
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         diagnose(self).await
+    }
+}
+
+impl DirectRequests for RedisBackend {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        self.ask_for(claim, asked_at)
     }
 }
 

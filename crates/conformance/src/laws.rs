@@ -8,6 +8,7 @@
 //! | `profile` | the profile: shares, ttl, fences, notes, how a claim waits, and how long it is held |
 //! | `safety` | what is held together fits the capacity: exclusion, readers, permits |
 //! | `at_once` | what is decided on the thread of the caller counts like any other decision |
+//! | `direct` | what is requested on the thread of the caller counts like any other request |
 //! | `idempotence` | `contend`, `renew` and `release` may be repeated with the same claim |
 //! | `adoption` | another client continues a granted claim |
 //! | `renewal` | a renewal extends a lease, and never resurrects, shortens or grants one |
@@ -26,6 +27,7 @@
 pub(crate) mod adoption;
 pub(crate) mod at_once;
 pub(crate) mod batch;
+pub(crate) mod direct;
 pub(crate) mod idempotence;
 pub(crate) mod order;
 pub(crate) mod own_only;

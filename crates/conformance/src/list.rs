@@ -120,6 +120,11 @@ macro_rules! __each_law {
                 a_decision_at_once_counts_like_any_other: "a grant at once counts, and a refusal leaves nothing",
                 no_decision_at_once_passes_the_queue: "Fifo: a claim that is decided at once passes none that waits",
             }
+            direct {
+                a_direct_request_counts_like_any_other: "a direct request grants or leaves nothing",
+                what_is_left_of_a_dropped_answer_can_be_released: "a release ends a request whose answer was dropped",
+                no_direct_request_passes_the_queue: "Fifo: a direct request passes no claim that waits",
+            }
             idempotence {
                 repeated_contend_returns_the_same_grant: "contending again after the grant answers the same grant",
                 a_repeated_claim_takes_its_weight_once: "a claim that asks again takes no second share",

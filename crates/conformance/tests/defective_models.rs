@@ -71,7 +71,13 @@ faults! {
     at_once {
         GrantsAtOnceInSecret in strong breaks "at_once::a_decision_at_once_counts_like_any_other";
         DeclinesWithAPlace in strong breaks "at_once::a_decision_at_once_counts_like_any_other";
-        PassesTheQueueAtOnce in strong breaks "at_once::no_decision_at_once_passes_the_queue";
+        PassesTheQueueAtOnce in strong breaks "at_once::no_decision_at_once_passes_the_queue",
+            "direct::no_direct_request_passes_the_queue";
+    }
+    direct {
+        GrantsDirectlyInSecret in strong breaks "direct::a_direct_request_counts_like_any_other";
+        DirectRequestLeavesAPlace in strong breaks "direct::a_direct_request_counts_like_any_other";
+        DirectRequestComesLate in strong breaks "direct::what_is_left_of_a_dropped_answer_can_be_released";
     }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    AtOnce, Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, ResourceSummary,
-    Share, Snapshot, SnapshotVersion,
+    AtOnce, Claim, DirectRequests, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource,
+    ResourceSummary, Share, Snapshot, SnapshotVersion,
 };
 
 /// A lock service, with five operations: contend, renew, release, inspect, list.
@@ -48,6 +48,12 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Returns what this store decides on the thread of the caller; see [`AtOnce`]. `None` if its calls ask a
     /// server, or wait.
     fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
+
+    /// Returns the requests that this backend can send without a wait; see [`DirectRequests`]. `None` if it sends none
+    /// in this way.
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
         None
     }
 

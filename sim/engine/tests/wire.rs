@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::backend::{
-    AtOnce, Backend, Claim, Effect, Failure, FailureKind, Grant, Moment, Patience, Profile, Put,
-    RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
-    SnapshotVersion, Stamp, Step,
+    AtOnce, Backend, Claim, DirectAnswer, DirectReply, DirectRequests, Effect, Failure, FailureKind, Grant,
+    Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub(crate) struct Wire {
     slow: u64,
     /// The number of calls in a hundred that are decided at once.
     at_once: u64,
+    /// The number of direct requests in a hundred that are sent.
+    direct: u64,
     crashed: CancellationToken,
     cut_off: std::sync::Mutex<Instant>,
     has_hung: AtomicU64,
@@ -66,6 +68,7 @@ impl Wire {
         let parts = dice.one_of(&[1, 1, 3]);
         // Most decline: what is decided at once never meets what the longer way has.
         let at_once = dice.one_of(&[0, 0, 0, 0, 70, 100]);
+        let direct = dice.one_of(&[0, 0, 70, 100]);
         let cut_off = std::sync::Mutex::new(Instant::now());
         Wire {
             client,
@@ -77,6 +80,7 @@ impl Wire {
             parts,
             slow,
             at_once,
+            direct,
             crashed: CancellationToken::new(),
             cut_off,
             has_hung: AtomicU64::new(0),
@@ -148,6 +152,39 @@ impl Wire {
         // Also after it has taken effect.
         self.judge.foreign();
         answer
+    }
+
+    /// Sends a direct request, where one is sent. It takes effect when it is sent, if at all: a later call of this
+    /// client takes effect later, even if the answer was dropped.
+    fn send_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        let memory = self.store.memory.at_once()?;
+        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
+        if is_cut_off || self.is_crashed() || !self.dice.percent(self.direct) {
+            return None;
+        }
+        self.judge.note(format_args!("c{} -> direct request", self.client));
+        self.judge.count("requested directly");
+        self.judge.foreign();
+        let (before, fate, after) = self.fate();
+        let reply = match fate {
+            Fate::IsRefused | Fate::IsDenied => DirectReply::Declined,
+            Fate::LosesRequest => DirectReply::Unknown,
+            Fate::Passes | Fate::LosesReply => match memory.grant_now(claim, asked_at) {
+                Some(grant) => DirectReply::Granted(self.store.signalled(claim.id, grant)),
+                None => DirectReply::Busy { ahead: None },
+            },
+        };
+        let reply = if fate == Fate::LosesReply { DirectReply::Unknown } else { reply };
+        let (crashed, pause) = (self.crashed.clone(), before + after);
+        Some(Box::pin(async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            if crashed.is_cancelled() {
+                std::future::pending::<()>().await;
+            }
+            reply
+        }))
     }
 
     /// Brings one call to the store, and its answer back.
@@ -229,6 +266,10 @@ impl Backend for Wire {
         (self.at_once > 0).then_some(self)
     }
 
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        (self.direct > 0).then_some(self)
+    }
+
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
     }
@@ -275,6 +316,12 @@ impl Backend for Wire {
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
         self.call("list", self.store.memory.list(prefix, after, limit)).await?
+    }
+}
+
+impl DirectRequests for Wire {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        self.send_directly(claim, asked_at)
     }
 }
 

@@ -11,7 +11,7 @@ const RULE: &str = "wrapper";
 /// The folder of the backends around others, some of which reach their members by way of another file.
 const LAYERS: &str = "crates/leasehold/src/layer/";
 /// The traits of the seam.
-const SEAM: &[&str] = &["Backend", "AtOnce", "Registers"];
+const SEAM: &[&str] = &["Backend", "AtOnce", "DirectRequests", "Registers"];
 const ATTRIBUTE: &str = "#[deny(clippy::missing_trait_methods)]";
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {

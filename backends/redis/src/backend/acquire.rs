@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use leasehold_backend::changes::patience_ended;
 use leasehold_core::{
-    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, QueueOrder, Step, spread, stagger,
+    CallWatch, Claim, DirectAnswer, DirectReply, Effect, Failure, FailureKind, Grant, Hint, Moment, Patience,
+    QueueOrder, Step, spread, stagger,
 };
 
 use crate::backend::RedisBackend;
@@ -48,6 +49,27 @@ impl RedisBackend {
                 }
             }
         }
+    }
+}
+
+impl RedisBackend {
+    /// Asks once, over the connection that is there, and keeps no place.
+    pub(crate) fn ask_for(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        check_ttl(claim.ttl).ok()?;
+        let attempt = Attempt { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
+        let request = attempt.request(Place::None, Expected::Free);
+        let asking = self.servers.ask_now(&request, self.limit_for(claim.ttl))?;
+        Some(Box::pin(async move {
+            match asking.await.and_then(reply::contend_reply) {
+                Ok(ContendReply::Granted(fence)) => {
+                    DirectReply::Granted(Grant::new(asked_at).fence(Some(fence)))
+                }
+                Ok(ContendReply::Busy { ahead, .. }) => DirectReply::Busy { ahead: Some(ahead) },
+                Ok(ContendReply::Full) => DirectReply::Declined,
+                Err(failure) if failure.effect == Effect::None => DirectReply::Declined,
+                Err(_) => DirectReply::Unknown,
+            }
+        }))
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all, try_join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
+use tokio::time::Instant;
 
 use crate::net::connection::{Dialer, Link};
 use crate::net::failures::{ReplyError, SendError, failure, send_error};
@@ -210,6 +211,24 @@ impl CommandConn {
         answer
     }
 
+    /// Sends one script over the connection that is there, at once, and returns its answer; `None` if there is no
+    /// connection, and nothing was sent. An answer that says where to ask instead is a failure here.
+    ///
+    /// # Cancel safety
+    /// The request is sent, even if the future is dropped.
+    pub(crate) fn ask_now(
+        self: &Arc<Self>,
+        request: &Request,
+        limit: Duration,
+    ) -> Option<impl Future<Output = Result<Value, Failure>> + Send + use<>> {
+        let (conn, link, limit) = (self.clone(), self.present()?, Limit::of(limit));
+        let sent = Sent::over(&link, request, Naming::Short, RequestRole::Known);
+        Some(async move {
+            let answer = conn.answer_to(&link, sent, limit).await;
+            answer.map_err(|error| failure(error, &link))
+        })
+    }
+
     /// Sends one plain command.
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
         let limit = Limit::of(limit);
@@ -235,7 +254,7 @@ impl CommandConn {
                 let answers = requests.iter().zip(values);
                 let classified = answers.map(|(request, value)| {
                     let answer = self.classify(link, value.extract_error())?;
-                    link.learn_rights(request, stamping, begun_at);
+                    link.learn_rights(request.checks_rights(), stamping, begun_at);
                     Ok(answer)
                 });
                 classified.collect()
@@ -253,11 +272,15 @@ impl CommandConn {
         sent: RequestRole,
         limit: Limit,
     ) -> Result<Value, ReplyError> {
-        let begun_at = timer::now();
-        let stamping = link.stamping(begun_at);
-        let value = self.receive(link, deliver(link, request, naming, sent, stamping), limit).await?;
+        self.answer_to(link, Sent::over(link, request, naming, sent), limit).await
+    }
+
+    /// Waits for the answer to one script.
+    async fn answer_to(&self, link: &Link, sent: Sent, limit: Limit) -> Result<Value, ReplyError> {
+        let Sent { reply, checks_rights, stamping, begun_at } = sent;
+        let value = self.receive(link, reply, limit).await?;
         let answer = self.classify(link, value.extract_error())?;
-        link.learn_rights(request, stamping, begun_at);
+        link.learn_rights(checks_rights, stamping, begun_at);
         Ok(answer)
     }
 
@@ -404,6 +427,23 @@ impl CommandConn {
 
     fn state(&self) -> MutexGuard<'_, DialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A script that was sent.
+struct Sent {
+    reply: Reply,
+    checks_rights: bool,
+    stamping: Stamping,
+    begun_at: Instant,
+}
+
+impl Sent {
+    fn over(link: &Link, request: &Request, naming: Naming, role: RequestRole) -> Sent {
+        let begun_at = timer::now();
+        let stamping = link.stamping(begun_at);
+        let reply = deliver(link, request, naming, role, stamping);
+        Sent { reply, checks_rights: request.checks_rights(), stamping, begun_at }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::pipe::Pipe;
 use crate::net::replicas::Barrier;
-use crate::net::request::{Request, Stamping};
+use crate::net::request::Stamping;
 use crate::net::run::Run;
 use crate::net::timer::Limit;
 use crate::net::tls;
@@ -227,8 +227,8 @@ impl Link {
     }
 
     /// Records that the server carried out a request of that time, which may have had it check the right to publish.
-    pub(crate) fn learn_rights(&self, request: &Request, stamping: Stamping, begun_at: Instant) {
-        if stamping.checks_rights && request.checks_rights() {
+    pub(crate) fn learn_rights(&self, checks_rights: bool, stamping: Stamping, begun_at: Instant) {
+        if stamping.checks_rights && checks_rights {
             *self.rights_checked_at() = Some(begun_at);
         }
     }

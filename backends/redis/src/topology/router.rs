@@ -44,6 +44,21 @@ impl Servers {
         }
     }
 
+    /// Runs one script over the connection that is there, as [`CommandConn::ask_now`].
+    pub(crate) fn ask_now(
+        &self,
+        request: &Request,
+        limit: Duration,
+    ) -> Option<impl Future<Output = Result<Value, Failure>> + Send + use<>> {
+        match self {
+            Servers::One(conn) => conn.ask_now(request, limit),
+            Servers::Cluster(cluster) => {
+                let slot = slot_of(request.keys.first()?);
+                cluster.owner(slot)?.conn.ask_now(request, limit)
+            }
+        }
+    }
+
     /// Runs scripts in one go to each server; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         match self {

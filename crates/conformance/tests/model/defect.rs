@@ -17,6 +17,10 @@ pub enum Defect {
     GrantsAtOnceInSecret,
     DeclinesWithAPlace,
     PassesTheQueueAtOnce,
+    // Of direct requests.
+    GrantsDirectlyInSecret,
+    DirectRequestLeavesAPlace,
+    DirectRequestComesLate,
     // Of the admission.
     AdmitsOneTooMany,
     WriterLeavesRoom,

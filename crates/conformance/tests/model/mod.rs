@@ -14,10 +14,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
-    Ask, AtOnce, Backend, Claim, ClaimId, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind,
-    Fence, FenceGrade, Grant, Hint, Ledger, Liveness, LockSupport, Moment, Note, Patience, Profile, Proof,
-    QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
-    Snapshot, SnapshotVersion, Step, Verdict, Wait, WaitMode,
+    Ask, AtOnce, Backend, Claim, ClaimId, ClaimInfo, Clock, DirectAnswer, DirectReply, DirectRequests,
+    Durability, Effect, Entry, Failure, FailureKind, Fence, FenceGrade, Grant, Hint, Ledger, Liveness,
+    LockSupport, Moment, Note, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release,
+    Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, Verdict, Wait,
+    WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -480,6 +481,44 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Answers a direct request, which is decided now.
+    fn answer_directly(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
+        let store = &self.store;
+        if store.refuse(claim).is_err() {
+            return DirectReply::Declined;
+        }
+        match store.ask(claim, store.is(Defect::DirectRequestLeavesAPlace), 0) {
+            Verdict::Granted(fence) => {
+                if store.is(Defect::GrantsDirectlyInSecret) {
+                    store.release(claim);
+                }
+                let fence = (self.profile.fencing > FenceGrade::None).then_some(fence);
+                DirectReply::Granted(Grant::new(asked_at).fence(fence))
+            }
+            Verdict::Busy { ahead, .. } => DirectReply::Busy { ahead: Some(ahead) },
+            Verdict::Full => DirectReply::Declined,
+        }
+    }
+}
+
+impl DirectRequests for Model {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        let (model, claim) = (self.clone(), claim.clone());
+        let is_late = self.store.is(Defect::DirectRequestComesLate);
+        let asking = move || model.answer_directly(&claim, asked_at);
+        if !is_late {
+            let reply = asking();
+            return Some(Box::pin(async { reply }));
+        }
+        let task = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            asking()
+        });
+        Some(Box::pin(async { task.await.unwrap_or(DirectReply::Unknown) }))
+    }
+}
+
 impl AtOnce for Model {
     fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
         let store = &self.store;
@@ -509,6 +548,10 @@ impl Backend for Model {
     }
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
+        (self.profile.waiting != WaitMode::Polls).then_some(self)
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
         (self.profile.waiting != WaitMode::Polls).then_some(self)
     }
 

@@ -10,7 +10,7 @@
 //!      ▼
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
-//!  next to them  acquire/at_once.rs                        uncontended locks of a store that decides at once
+//!  next to them  acquire/at_once.rs, acquire/direct.rs     uncontended locks: decided at once, or by one request
 //!                acquire/linger.rs                         claims that stay with the process unused
 //!                acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners
@@ -23,8 +23,9 @@
 //!
 //! Ground rules: the engine does not know which backend it drives. A future of the backend is never
 //! dropped midway: it runs in a task of the engine, and the caller's future is only a receiver. Only a
-//! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. A
-//! result that a dropped caller no longer wants is released by the code that fails to deliver it.
+//! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. The
+//! answer to a direct request may be dropped, and its claim is then released. A result that a dropped
+//! caller no longer wants is released by the code that fails to deliver it.
 
 mod acquire;
 mod backend_call;
@@ -68,8 +69,8 @@ pub use lease::State;
 pub(crate) use registers::register::{Change, Register, Seen};
 pub(crate) use release::job::Released;
 
-use acquire::contender::try_once;
-use acquire::linger::TriedLocally;
+use acquire::in_flight::InFlight;
+use acquire::lately_busy::LatelyBusy;
 use acquire::queue::LocalQueues;
 use acquire::span::AcquireSpan;
 use deadline::Deadline;
@@ -233,6 +234,8 @@ pub(crate) struct Engine {
     unused_ttl: Once,
     /// The ids of claims that a store may grant at once.
     ids: Stock,
+    in_flight: InFlight,
+    lately_busy: LatelyBusy,
     /// The tasks that send requests to the server, so that closing can wait for their end.
     contenders: TaskTracker,
 }
@@ -270,6 +273,8 @@ impl Engine {
             closed: CancellationToken::new(),
             unused_ttl: Once::new(),
             ids: Stock::default(),
+            in_flight: InFlight::default(),
+            lately_busy: LatelyBusy::default(),
             contenders: TaskTracker::new(),
             runtime,
             process: Process::this(),
@@ -366,111 +371,6 @@ impl Engine {
         }
     }
 
-    async fn acquire_unowned(
-        self: &Arc<Self>,
-        want: Want,
-        deadline: Deadline,
-        priority: i32,
-    ) -> Result<Option<Hold>> {
-        if let Some(hold) = self.acquire_at_once(&want).await? {
-            return Ok(Some(hold));
-        }
-        // Boxed, so that the common future, which is moved with the caller's, stays small.
-        Box::pin(self.acquire_by_a_task(want, deadline, priority)).await
-    }
-
-    /// Acquires it over the local queue and its contender, or asks once in a task of its own.
-    async fn acquire_by_a_task(
-        self: &Arc<Self>,
-        want: Want,
-        deadline: Deadline,
-        priority: i32,
-    ) -> Result<Option<Hold>> {
-        if deadline.is_zero() {
-            return self.acquire_now(want).await;
-        }
-        let resource = want.resource.clone();
-        let again = deadline.is_limited().then(|| want.clone());
-        // If this future is dropped, so is the ticket, which leaves the queue. The queue then decides whether
-        // the contender is still needed.
-        let mut ticket = self.enter_queue(want, priority);
-        let closed = || Error::closed("lock").on(&resource);
-        tokio::select! {
-            biased;
-            reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
-            () = self.closed.cancelled() => Err(closed()),
-            () = deadline.passed() => {
-                let again = again.filter(|_| !self.was_busy_recently(&resource));
-                let attempt = Box::pin(self.try_at_deadline(again, deadline.waited(), &resource));
-                // The place in the queue is kept meanwhile: its request may still be answered late.
-                let last_try = tokio::select! {
-                    biased;
-                    reply = ticket.reply() => return reply.unwrap_or_else(|| Err(closed())).map(Some),
-                    last_try = attempt => last_try,
-                };
-                match ticket.withdraw() {
-                    // The grant arrived while the time ran out, so the caller gets it. If the last try
-                    // was granted as well, that hold is returned, and this one is dropped and so released.
-                    Some(Ok(hold)) if last_try.is_err() => Ok(Some(hold)),
-                    _ => last_try.map(Some),
-                }
-            }
-        }
-    }
-
-    /// Asks the store once more at the end of a timed wait. `want` is `None` where the store has said
-    /// lately that the lock is not free.
-    ///
-    /// # Errors
-    /// `Timeout` where the lock is not free; otherwise those of [`Engine::with_answer_limit`].
-    async fn try_at_deadline(
-        self: &Arc<Self>,
-        want: Option<Want>,
-        waited: Duration,
-        resource: &Resource,
-    ) -> Result<Hold> {
-        let hold = match want {
-            Some(want) => self.with_answer_limit(waited, self.acquire_now(want)).await,
-            None => Ok(None),
-        };
-        let hold = hold.map_err(|error| error.on(resource))?;
-        hold.ok_or_else(|| Error::timeout(waited, resource))
-    }
-
-    /// Waits for the answer to a last attempt after a wait of `waited`, with a time limit of its own, so
-    /// that the caller learns when the store does not answer.
-    ///
-    /// # Errors
-    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of `attempt`.
-    pub(crate) async fn with_answer_limit<T>(
-        &self,
-        waited: Duration,
-        attempt: impl Future<Output = Result<Option<T>>>,
-    ) -> Result<Option<T>> {
-        tokio::select! {
-            biased;
-            last_try = attempt => last_try.map_err(|error| error.after_wait(waited)),
-            is_open = self.sleep(LAST_ANSWER_LIMIT) => {
-                Err(if is_open { Error::no_answer(waited) } else { Error::closed("lock") })
-            }
-        }
-    }
-
-    /// Asks once, without joining a queue.
-    async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
-        match self.try_locally(&want).await? {
-            TriedLocally::Granted(hold) => return Ok(Some(hold)),
-            TriedLocally::Refused => return Ok(None),
-            TriedLocally::Allowed => {}
-        }
-        let resource = want.resource.clone();
-        let attempt = try_once(self.clone(), want);
-        match self.contenders.spawn_on(attempt, &self.runtime).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Error::closed("lock").on(&resource)),
-        }
-    }
-
     /// Creates a claim with a new random id.
     fn claim(&self, want: &Want) -> Result<Claim> {
         Ok(claim_of(want, random("lock")?))
@@ -517,6 +417,7 @@ impl Engine {
         self.closed.cancel();
         self.reaper.close();
         self.end_waits();
+        self.end_direct_requests();
         self.contenders.close();
         let answered = async {
             self.renewer.lose_all().await;
@@ -573,6 +474,3 @@ fn no_random(op: &'static str, error: &dyn std::fmt::Display) -> Error {
     let text = format!("the operating system gives no random bytes: {error}");
     Error::new(ErrorKind::Unavailable, op, text)
 }
-
-/// The time that the store has to answer a last attempt after the end of a wait.
-const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(2);

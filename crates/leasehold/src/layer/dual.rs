@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness,
-    Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
-    SnapshotVersion, Step,
+    AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Effect, Failure, FailureKind, Finding, Grant, Hint,
+    Liveness, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
+    Snapshot, SnapshotVersion, Step,
 };
 
 use crate::clock::SystemClock;
@@ -107,6 +107,10 @@ impl Backend for Dual {
     }
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
         None
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, Finding, Grant, Moment,
-    Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource,
-    ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp, Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, DirectAnswer, DirectRequests, Durability, Effect, Failure,
+    FailureKind, Finding, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers,
+    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp, Step,
+    WaitMode,
 };
 use tokio::sync::watch;
 
@@ -190,6 +191,10 @@ impl Backend for Fault {
         self.inner.at_once().map(|_| self as &dyn AtOnce)
     }
 
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        self.inner.direct_requests().map(|_| self as &dyn DirectRequests)
+    }
+
     fn registers(&self) -> Option<&dyn Registers> {
         self.inner.registers().map(|_| self as &dyn Registers)
     }
@@ -254,6 +259,18 @@ impl Backend for Fault {
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         self.inner.diagnose(ttl).await
+    }
+}
+
+/// Requests that pass are sent directly if the wrapped backend does so. Every other mode takes the longer way.
+#[deny(clippy::missing_trait_methods)]
+impl DirectRequests for Fault {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        let wire = self.wire(Verb::Contend);
+        let inner = self.inner.direct_requests().filter(|_| *wire.mode.borrow() == Mode::Pass)?;
+        let answer = inner.ask_directly(claim, asked_at)?;
+        wire.calls.fetch_add(1, Ordering::SeqCst);
+        Some(answer)
     }
 }
 

@@ -29,9 +29,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::quorum::Member;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding,
-    Liveness, Patience, Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
-    Snapshot, SnapshotVersion, Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Durability, Effect, Failure, FailureKind,
+    FenceGrade, Finding, Liveness, Patience, Profile, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 use acquire::WaiterCounts;
@@ -182,6 +182,10 @@ impl Backend for Quorum {
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
         // Each grant needs the answers of several members.
+        None
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
         None
     }
 

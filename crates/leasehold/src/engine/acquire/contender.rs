@@ -201,17 +201,28 @@ async fn contend_loop(
     }
 }
 
-/// Requests a lock without waiting, and leaves no place in a queue behind.
-pub(crate) async fn try_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
-    let claim = engine.claim(&want)?;
+/// Requests a lock without waiting, and leaves no place in a queue behind. The store may have granted the claim that
+/// was `begun`.
+pub(crate) async fn try_once(engine: Arc<Engine>, want: Want, begun: Option<Claim>) -> Result<Option<Hold>> {
+    let was_begun = begun.is_some();
+    let claim = match begun {
+        Some(claim) => claim,
+        None => engine.claim(&want)?,
+    };
     let attempt = Attempt::of(&engine, &claim);
-    let outcome = try_claim(&engine, &want, &claim).await;
+    let outcome = try_claim(&engine, &want, &claim, was_begun).await;
     attempt.over(outcome)
 }
 
-async fn try_claim(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Option<Hold>> {
+async fn try_claim(
+    engine: &Arc<Engine>,
+    want: &Want,
+    claim: &Claim,
+    was_begun: bool,
+) -> Result<Option<Hold>> {
     let patience = Patience::none(engine.clock.clone());
     let mut outage = RetryState::none();
+    outage.unanswered = was_begun;
     let mut tries = 0;
     loop {
         tries += 1;

@@ -168,6 +168,11 @@ impl Engine {
         shard.get(&key).is_none_or(|entry| entry.queue.admits_at_once(want.share))
     }
 
+    /// Returns the hash of a resource, which chooses among a few places.
+    pub(super) fn hash_of(&self, resource: &Resource) -> u64 {
+        self.queues.hasher.hash_one(resource)
+    }
+
     /// Records whether the store has just said that the resource is not free, or has not answered.
     pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
         let busy_at = is_busy.then(|| self.clock.now());

@@ -11,12 +11,12 @@ use std::time::Duration;
 use leasehold_core::{ClaimId, Patience, QueueOrder, Resource, Share, Snapshot};
 use tokio::sync::{oneshot, watch};
 
-use crate::engine::Deadline;
 use crate::engine::Engine;
 use crate::engine::Wait;
 use crate::engine::Want;
 use crate::engine::acquire::contender::contend_until_granted;
 use crate::engine::acquire::span;
+use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::inspect::EndOnDrop;

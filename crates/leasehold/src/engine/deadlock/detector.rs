@@ -14,11 +14,11 @@ use futures_util::future::BoxFuture;
 use leasehold_core::deadlock::{Announced, Deadlock, DeadlockedWait, Places, Tag};
 use leasehold_core::{ClaimId, Liveness, QueueOrder, Resource};
 
-use crate::engine::Deadline;
 use crate::engine::DeadlockCheck;
 use crate::engine::Engine;
 use crate::engine::Wait;
 use crate::engine::Want;
+use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::hold::owner::Owner;

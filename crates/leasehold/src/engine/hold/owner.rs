@@ -12,9 +12,9 @@ use leasehold_core::Resource;
 use leasehold_core::deadlock::{HOLDS_MAX, Tag};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::engine::Deadline;
 use crate::engine::Engine;
 use crate::engine::Want;
+use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::lease::State;

@@ -1,0 +1,50 @@
+//! An optional seam: a request for a lock that is sent on the thread of the caller, who waits for the answer.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+
+use crate::{Claim, Grant, Moment};
+
+/// The requests of a store that can be sent without a wait, over a connection that is there.
+///
+/// A task and two channels cost as much as a request. So the engine lets the caller of an uncontended lock send the
+/// request and wait for the answer, before it begins the longer way over
+/// [`Backend::contend`](crate::Backend::contend).
+///
+/// The engine calls it on any thread, with the client's runtime entered. A panic counts as an answer of unknown effect.
+pub trait DirectRequests: Debug + Send + Sync {
+    /// Sends the request for a claim that no call has named before, and returns its answer. It asks once, and leaves
+    /// no place in the queue. A grant counts from `asked_at`.
+    ///
+    /// `None` is always right: nothing was sent, and the engine goes the longer way. A backend returns it if it would
+    /// have to wait before it sends, for a connection or a permit. It must not block.
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer>;
+}
+
+/// The answer to a direct request, once it arrives.
+///
+/// Promises:
+/// 1. It holds nothing that another call needs: no permit, no lock, no connection. It may be left unpolled for any
+///    time without an effect on other calls.
+/// 2. It may be dropped at any time. The request may have taken effect by then, or may do so later. A release of the
+///    claim that begins after that takes effect after the request; if the connection ends in between, the claim may
+///    remain until its lease ends.
+/// 3. It ends within the time that the backend gives any request.
+pub type DirectAnswer = Pin<Box<dyn Future<Output = DirectReply> + Send>>;
+
+/// The outcome of a request for a new claim. No variant will be added, so a match is complete.
+#[derive(Clone, Debug)]
+pub enum DirectReply {
+    /// The claim holds.
+    Granted(Grant),
+    /// The resource is not free for the claim. Nothing of the claim exists, and it has no place in the queue.
+    Busy {
+        /// The number of claims ahead, holders included, if it is known.
+        ahead: Option<u32>,
+    },
+    /// The request had no effect: nothing of the claim exists. [`Backend::contend`](crate::Backend::contend) says why,
+    /// or can do more.
+    Declined,
+    /// No answer; the claim may hold.
+    Unknown,
+}

@@ -1,0 +1,223 @@
+//! An uncontended acquisition whose caller sends the request and waits for the answer.
+//!
+//! It costs no task and no channel of the engine. It is tried if nothing waits for the resource in this client, and
+//! if the backend can send at once. Everything that is out of the ordinary goes the longer way: a resource that is not
+//! free, a connection that is not there, an answer of unknown effect.
+//!
+//! Ground rules: nothing in this process depends on the answer but its caller. A waiter that comes meanwhile has a
+//! contender of its own, and closing releases what it finds in flight. So a caller that is not polled delays nobody
+//! of this process, and what it was granted ends with its lease. A caller that is dropped leaves its claim to the
+//! reaper.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId, DirectAnswer, DirectReply, Grant};
+
+use crate::engine::acquire::contender::abandon;
+use crate::engine::deadline::Deadline;
+use crate::engine::hold::Hold;
+use crate::engine::hold::pending_grant::PendingGrant;
+use crate::engine::{Engine, Want};
+use crate::error::{Error, Result};
+use crate::events::Event;
+use crate::panics::{answered, contained, in_span};
+
+/// The outcome of a direct request.
+pub(crate) enum Direct {
+    Granted(Hold),
+    /// The resource is not free, with so many claims ahead. Nothing is left behind.
+    Busy(Option<u32>),
+    /// The longer way has to be gone. Nothing is left behind.
+    Declined,
+    /// The same, with a claim of which the store may have granted a request.
+    Unknown(Claim),
+}
+
+impl Engine {
+    /// Acquires the lock by one request, if that can be sent at once.
+    ///
+    /// Cancel safe: a claim whose answer nobody gets is released.
+    pub(crate) async fn acquire_directly(
+        self: &Arc<Self>,
+        want: &Want,
+        deadline: &Deadline,
+    ) -> Result<Direct> {
+        let is_try = deadline.is_zero();
+        let can_send = contained(|| self.backend.direct_requests().is_some()).unwrap_or(false);
+        if !can_send || !self.admits_directly(want, is_try) {
+            return Ok(Direct::Declined);
+        }
+        let Some((request, answer)) = self.send_directly(want)? else { return Ok(Direct::Declined) };
+        let mut reply = pin!(self.reply_to(answer));
+        let reply = tokio::select! {
+            biased;
+            reply = &mut reply => reply,
+            () = self.closed.cancelled() => return Err(Error::closed("lock").on(&want.resource)),
+            () = deadline.passed(), if !is_try => {
+                // Boxed, so that the common future stays small.
+                return Box::pin(self.answer_at_deadline(want, request, reply, deadline.waited())).await;
+            }
+        };
+        let outcome = self.settle_direct(want, request, reply)?;
+        let Direct::Busy(ahead) = outcome else { return Ok(outcome) };
+        if !is_try {
+            // A caller that waits asks again for a place in the queue.
+            return Ok(Direct::Declined);
+        }
+        self.events.emit(|| Event::Queued { resource: &want.resource, ahead });
+        Ok(outcome)
+    }
+
+    /// Waits for the answer to a request that is under way at the end of a wait: it is the last attempt.
+    async fn answer_at_deadline(
+        self: &Arc<Self>,
+        want: &Want,
+        request: DirectRequest<'_>,
+        reply: impl Future<Output = DirectReply>,
+        waited: Duration,
+    ) -> Result<Direct> {
+        let last = async {
+            match self.settle_direct(want, request, reply.await)? {
+                Direct::Granted(hold) => Ok(Some(hold)),
+                Direct::Busy(_) => Ok(None),
+                Direct::Declined => self.acquire_now(want.clone(), None).await,
+                Direct::Unknown(claim) => self.acquire_now(want.clone(), Some(claim)).await,
+            }
+        };
+        let hold = self.with_answer_limit(waited, last).await.map_err(|error| error.on(&want.resource))?;
+        hold.map(Direct::Granted).ok_or_else(|| Error::timeout(waited, &want.resource))
+    }
+
+    /// Takes the claim out of those in flight, and begins its use if it was granted.
+    fn settle_direct(
+        self: &Arc<Self>,
+        want: &Want,
+        request: DirectRequest<'_>,
+        reply: DirectReply,
+    ) -> Result<Direct> {
+        if let DirectReply::Granted(grant) = reply {
+            return self.take_direct(want, request, grant);
+        }
+        let Some(claim) = request.settle() else { return Err(Error::closed("lock").on(&want.resource)) };
+        Ok(match reply {
+            DirectReply::Busy { ahead } => {
+                self.lately_busy.record(self.hash_of(&want.resource), self.clock.now());
+                Direct::Busy(ahead)
+            }
+            DirectReply::Declined => Direct::Declined,
+            DirectReply::Unknown | DirectReply::Granted(_) => Direct::Unknown(claim),
+        })
+    }
+
+    fn admits_directly(&self, want: &Want, is_try: bool) -> bool {
+        // A try leaves no place either way.
+        let is_free = is_try || !self.lately_busy.includes(self.hash_of(&want.resource), self.clock.now());
+        is_free && self.admits_at_once(want)
+    }
+
+    /// Sends the request; `None` if the backend cannot do so at once.
+    fn send_directly<'a>(
+        self: &'a Arc<Self>,
+        want: &Want,
+    ) -> Result<Option<(DirectRequest<'a>, DirectAnswer)>> {
+        let claim = self.claim(want)?;
+        let request = DirectRequest { engine: self, id: claim.id };
+        self.in_flight.enter(claim.clone());
+        // After it was entered: closing finds it there, or is seen here.
+        if self.is_open("lock").is_err() {
+            request.settle();
+            return Err(Error::closed("lock").on(&want.resource));
+        }
+        let asked_at = self.clock.now();
+        let span =
+            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
+        let sent = in_span(span, || {
+            contained(|| {
+                // Timers and connections of the backend live there.
+                let _entered = self.runtime.enter();
+                self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at))
+            })
+        });
+        match sent {
+            Some(Some(answer)) => Ok(Some((request, answer))),
+            Some(None) => {
+                request.settle();
+                Ok(None)
+            }
+            // It panicked, perhaps after it had sent: the request is dropped here, which releases the claim.
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the answer, with the client's runtime entered at each poll.
+    async fn reply_to(&self, answer: DirectAnswer) -> DirectReply {
+        let mut answer = pin!(answered(answer));
+        poll_fn(|context| {
+            // It panics in a thread that is ending.
+            let Some(_entered) = contained(|| self.runtime.enter()) else {
+                return Poll::Ready(DirectReply::Unknown);
+            };
+            answer.as_mut().poll(context).map(|reply| reply.unwrap_or(DirectReply::Unknown))
+        })
+        .await
+    }
+
+    /// Begins the use of what was granted. Nothing is awaited in here, so a caller that is dropped has asked for
+    /// nothing more, or drops a hold.
+    fn take_direct(
+        self: &Arc<Self>,
+        want: &Want,
+        request: DirectRequest<'_>,
+        grant: Grant,
+    ) -> Result<Direct> {
+        // Before the claim is taken out: closing finds it in flight, or waits for the end of this.
+        let _under_way = self.contenders.token();
+        let Some(claim) = request.settle() else { return Err(Error::closed("lock").on(&want.resource)) };
+        match PendingGrant::take(self, want, &claim, grant)? {
+            Some(pending) => Engine::grant_directly(pending).map(Direct::Granted),
+            None => {
+                abandon(self, &claim);
+                Ok(Direct::Declined)
+            }
+        }
+    }
+
+    /// Releases the claims of requests that are in flight while the client closes.
+    pub(crate) fn end_direct_requests(self: &Arc<Self>) {
+        if self.is_forked() {
+            return;
+        }
+        for claim in self.in_flight.take_all() {
+            abandon(self, &claim);
+        }
+    }
+}
+
+/// The guard of a claim in flight: a claim that is still there when it is dropped is left to the reaper.
+struct DirectRequest<'a> {
+    engine: &'a Arc<Engine>,
+    id: ClaimId,
+}
+
+impl DirectRequest<'_> {
+    /// Takes the claim out; `None` if closing has done so, and has released it.
+    fn settle(self) -> Option<Claim> {
+        self.engine.in_flight.take(self.id)
+    }
+}
+
+impl Drop for DirectRequest<'_> {
+    fn drop(&mut self) {
+        // In a fork another thread of the parent may hold the lock for ever.
+        if self.engine.is_forked() {
+            return;
+        }
+        if let Some(claim) = self.engine.in_flight.take(self.id) {
+            abandon(self.engine, &claim);
+        }
+    }
+}

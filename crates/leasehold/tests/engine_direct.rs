@@ -1,0 +1,349 @@
+//! Direct requests: an uncontended lock is requested by its caller, and every other rule holds.
+#![allow(clippy::unwrap_used, reason = "it is a test")]
+
+mod common;
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::{block_on, held, ms, settles, waiting};
+use futures_util::FutureExt;
+use leasehold::backend::{
+    AtOnce, Backend, Claim, DirectAnswer, DirectReply, DirectRequests, Failure, Moment, Patience, Profile,
+    Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, ErrorKind};
+use tokio::sync::oneshot;
+
+#[tokio::test]
+async fn uncontended_lock_is_one_direct_request() {
+    let (locks, store) = opened();
+    for _ in 0..3 {
+        locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+        let guard = locks.mutex("job").try_lock().await.unwrap();
+        guard.expect("it is free").release().await.unwrap();
+    }
+    assert_eq!((store.direct(), store.long()), (6, 0));
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn lock_of_a_direct_request_is_renewed() {
+    let (locks, store) = opened();
+    let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
+    tokio::time::sleep(ms(900)).await;
+    guard.check().unwrap();
+    assert_eq!(store.direct(), 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn busy_resource_is_waited_for_the_longer_way_and_asked_so_for_a_while() {
+    let (locks, store) = opened();
+    let (others, _) = store.another();
+    let guard = others.mutex("job").lock().await.unwrap();
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    assert_eq!((store.direct(), store.long()), (2, 0), "a try that is refused is one request");
+    let waits = locks.mutex("job");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    waiting(&others, "job", 1).await;
+    guard.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(store.direct(), 2, "what was busy a moment ago is asked the longer way");
+    settles(&locks, "job").await;
+    tokio::time::sleep(ms(1_100)).await;
+    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+    assert_eq!(store.direct(), 3);
+}
+
+#[tokio::test]
+async fn caller_that_leaves_leaves_nothing() {
+    let (locks, store) = opened();
+    for is_try in [false, true] {
+        let _answer = store.hold_back();
+        let mutex = locks.mutex("job");
+        if is_try {
+            assert!(mutex.try_lock().now_or_never().is_none());
+        } else {
+            assert!(mutex.lock().now_or_never().is_none());
+        }
+        settles(&locks, "job").await;
+    }
+    assert_eq!((store.direct(), store.long()), (2, 0));
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_a_caller_that_is_not_polled() {
+    let (locks, store) = opened();
+    let (others, _) = store.another();
+    let answer = store.hold_back();
+    let mutex = locks.mutex("job");
+    let mut lock = pin!(mutex.lock());
+    assert!((&mut lock).now_or_never().is_none());
+    held(&others, "job").await;
+    assert!(locks.close(SOON).await, "everything was released");
+    settles(&others, "job").await;
+    // The answer comes after all, and must not be used.
+    answer.send(()).unwrap();
+    assert_eq!(lock.await.unwrap_err().kind(), ErrorKind::Closed);
+    let late = locks.mutex("job").lock().await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::Closed);
+    settles(&others, "job").await;
+}
+
+#[tokio::test]
+async fn caller_that_waits_learns_of_the_end_of_the_client() {
+    let (locks, store) = opened();
+    let _answer = store.hold_back();
+    let mutex = locks.mutex("job");
+    let waits = tokio::spawn(async move { mutex.lock().await });
+    held(&store.another().0, "job").await;
+    assert!(locks.close(SOON).await);
+    assert_eq!(waits.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn waiter_does_not_depend_on_a_caller_that_is_not_polled() {
+    let (locks, store) = opened();
+    let _answer = store.hold_back();
+    let mutex = locks.mutex("job").ttl(ms(300));
+    let mut idle = pin!(mutex.lock());
+    assert!((&mut idle).now_or_never().is_none());
+    // Its claim is not renewed, so it ends with its lease.
+    let guard = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.expect("soon").unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn grant_that_comes_too_late_is_released_and_asked_for_anew() {
+    let (locks, store) = opened();
+    let answer = store.hold_back();
+    let mutex = locks.mutex("job").ttl(ms(200));
+    let mut lock = pin!(mutex.lock());
+    assert!((&mut lock).now_or_never().is_none());
+    tokio::time::sleep(ms(300)).await;
+    answer.send(()).unwrap();
+    let guard = tokio::time::timeout(SOON, lock).await.expect("soon").unwrap();
+    guard.check().unwrap();
+    assert_eq!(store.direct(), 1);
+    guard.release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+/// The lost answer may have been a grant, so the same claim is asked for again, and not refused by itself.
+#[tokio::test]
+async fn try_without_an_answer_is_not_refused_by_its_own_grant() {
+    let (locks, store) = opened();
+    for _ in 0..20 {
+        drop(store.hold_back());
+        let guard = locks.mutex("job").try_lock().await.unwrap().expect("nobody else has it");
+        guard.release().await.unwrap();
+    }
+    assert_eq!((store.direct(), store.long()), (20, 20));
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn wait_without_an_answer_goes_the_longer_way() {
+    let (locks, store) = opened();
+    drop(store.hold_back());
+    let guard = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.expect("soon").unwrap();
+    guard.release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn request_under_way_at_the_deadline_is_the_last_attempt() {
+    let (locks, store) = opened();
+    let answer = store.hold_back();
+    let mutex = locks.mutex("job");
+    let mut lock = pin!(mutex.try_lock_for(ms(50)));
+    assert!((&mut lock).now_or_never().is_none());
+    assert!(tokio::time::timeout(ms(200), &mut lock).await.is_err(), "it may still be granted");
+    answer.send(()).unwrap();
+    lock.await.unwrap().expect("it was granted").release().await.unwrap();
+
+    let guard = store.another().0.mutex("job").lock().await.unwrap();
+    let answer = store.hold_back();
+    let mut lock = pin!(mutex.try_lock_for(ms(50)));
+    assert!(tokio::time::timeout(ms(100), &mut lock).await.is_err(), "it may still be granted");
+    answer.send(()).unwrap();
+    assert!(lock.await.unwrap().is_none());
+    assert_eq!(store.long(), 0);
+    guard.release().await.unwrap();
+
+    tokio::time::sleep(ms(1_100)).await;
+    let _never = store.hold_back();
+    let unanswered = locks.mutex("job").try_lock_for(ms(50)).await.unwrap_err();
+    assert_eq!(unanswered.kind(), ErrorKind::OutcomeUnknown);
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn panic_of_the_backend_leaves_nothing_and_goes_the_longer_way() {
+    let (locks, store) = opened();
+    for _ in 0..2 {
+        store.panics.store(1, Ordering::SeqCst);
+        let guard = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.expect("soon").unwrap();
+        guard.release().await.unwrap();
+        settles(&locks, "job").await;
+    }
+    store.panics_later.store(1, Ordering::SeqCst);
+    let guard = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.expect("soon").unwrap();
+    guard.release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+#[test]
+fn caller_may_be_polled_by_any_executor() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (locks, store) = runtime.block_on(async { opened() });
+    let answer = store.hold_back();
+    let answering = runtime.spawn(async move {
+        tokio::time::sleep(ms(50)).await;
+        answer.send(()).unwrap();
+    });
+    let guard = block_on(locks.mutex("job").lock()).unwrap();
+    block_on(guard.release()).unwrap();
+    runtime.block_on(answering).unwrap();
+    assert_eq!(store.direct(), 1);
+}
+
+#[tokio::test]
+async fn waiter_of_the_same_client_is_not_passed() {
+    let (locks, store) = opened();
+    let seats = locks.semaphore("seats", 3);
+    let held = seats.acquire_many(2).await.unwrap();
+    let waiter = locks.semaphore("seats", 3);
+    let waiter = tokio::spawn(async move { waiter.acquire_many(2).await });
+    waiting(&locks, "seats", 1).await;
+    assert!(seats.try_acquire_many(1).await.unwrap().is_none());
+    assert!(store.direct() <= 2);
+    held.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    settles(&locks, "seats").await;
+}
+
+fn opened() -> (Client, Arc<Distant>) {
+    Distant::over(Arc::default())
+}
+
+/// A store behind a connection: it decides when a direct request is sent, and the answer may come later or never.
+#[derive(Debug)]
+struct Distant {
+    memory: Arc<MemoryBackend>,
+    /// The answers that are held back, in the order of the requests; a sender that is dropped loses its answer.
+    held_back: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    direct: AtomicU32,
+    long: AtomicU32,
+    panics: AtomicU32,
+    panics_later: AtomicU32,
+}
+
+impl Distant {
+    fn over(memory: Arc<MemoryBackend>) -> (Client, Arc<Distant>) {
+        let store = Arc::new(Distant {
+            memory,
+            held_back: Mutex::default(),
+            direct: AtomicU32::new(0),
+            long: AtomicU32::new(0),
+            panics: AtomicU32::new(0),
+            panics_later: AtomicU32::new(0),
+        });
+        (Client::builder().over(store.clone()).unwrap(), store)
+    }
+
+    /// Opens another client of the same store; its requests count here.
+    fn another(self: &Arc<Distant>) -> (Client, Arc<Distant>) {
+        (Client::builder().over(self.clone()).unwrap(), self.clone())
+    }
+
+    /// Holds the next answer back until something is sent.
+    fn hold_back(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.held_back.lock().unwrap().push_back(receiver);
+        sender
+    }
+
+    fn direct(&self) -> u32 {
+        self.direct.load(Ordering::SeqCst)
+    }
+
+    fn long(&self) -> u32 {
+        self.long.load(Ordering::SeqCst)
+    }
+}
+
+fn fails(left: &AtomicU32) {
+    let left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    assert!(left.is_err(), "after the decision (spiteful)");
+}
+
+impl DirectRequests for Distant {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        self.direct.fetch_add(1, Ordering::SeqCst);
+        let reply = match self.memory.grant_now(claim, asked_at) {
+            Some(grant) => DirectReply::Granted(grant),
+            None => DirectReply::Busy { ahead: None },
+        };
+        fails(&self.panics);
+        let held_back = self.held_back.lock().unwrap().pop_front();
+        let panics = self.panics_later.swap(0, Ordering::SeqCst);
+        Some(Box::pin(async move {
+            fails(&AtomicU32::new(panics));
+            match held_back {
+                None => reply,
+                Some(held_back) => held_back.await.map_or(DirectReply::Unknown, |()| reply),
+            }
+        }))
+    }
+}
+
+#[async_trait]
+impl Backend for Distant {
+    fn profile(&self) -> &Profile {
+        self.memory.profile()
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        Some(self)
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.long.fetch_add(1, Ordering::SeqCst);
+        self.memory.contend(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.memory.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.memory.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.memory.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.memory.list(prefix, after, limit).await
+    }
+}
+
+const SOON: Duration = Duration::from_secs(10);
