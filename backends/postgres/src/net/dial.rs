@@ -219,7 +219,9 @@ impl Link {
         self.version = version;
         self.is_direct = read::<Option<String>>(row, 2)?.is_some();
         let timeline = read(row, 3)?;
-        self.timeline = if self.is_direct { timeline } else { None };
+        // Only the comparison of processes shows for sure that no pooler is in between, which may lead to a promoted
+        // server later. Over TLS the processes are not compared, and a pooler may have our port by chance.
+        self.timeline = if self.is_direct && !self.is_secured { timeline } else { None };
         Ok(())
     }
 
