@@ -131,7 +131,9 @@ fn run_all(
                 running += 1;
                 scope.spawn(move || {
                     let begin = Instant::now();
-                    let end = suite.run(prepare);
+                    let run = std::panic::AssertUnwindSafe(|| suite.run(prepare));
+                    let end = std::panic::catch_unwind(run)
+                        .unwrap_or_else(|_| Err("it could not be run".to_owned()));
                     // The other end waits until all have ended.
                     let _ = ended.send((suite, begin.elapsed(), end));
                 });
