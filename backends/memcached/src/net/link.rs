@@ -3,9 +3,9 @@
 //!
 //! A request is queued where it is made, and one task writes what is queued, reads the answers, and hands them out.
 //!
-//! Ground rules: every request learns whether it left this process. One that is given up before it left
-//! never leaves; one that is given up afterwards ends the connection, since a server that owes an answer is
-//! not to be trusted with the next. Answers that carry a mark must carry the right one.
+//! Ground rules: every request learns whether it left this process. One whose time is over before it left
+//! never leaves; one whose time is over afterwards ends the connection, since a server that owes an answer is
+//! not to be trusted with the next. One whose caller is dropped is sent all the same, and its answer is read. Answers that carry a mark must carry the right one.
 
 use std::collections::VecDeque;
 use std::io;

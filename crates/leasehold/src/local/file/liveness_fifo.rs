@@ -26,7 +26,7 @@ use super::failure::{cannot, foreign, redacted, unsupported};
 use super::resource_dir::{Identity, ResourceDir, pause};
 use super::store_dir::Root;
 
-/// The highest place that a name or a ledger is believed: it leaves more places than are ever given after it.
+/// The highest place that a name or a ledger is believed. Claims that are counted from 1 never come near it.
 pub(super) const LAST_PLACE: u64 = u64::MAX / 2;
 
 /// The content of the name of a FIFO: enough to rebuild the queue without a ledger.

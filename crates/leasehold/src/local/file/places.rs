@@ -96,7 +96,10 @@ impl Place {
         let number = parts.next()?.parse().ok().filter(|number| (1..=LAST_PLACE).contains(number))?;
         let fifo = match (parts.next(), parts.next()) {
             (None, _) => None,
-            (Some(place), Some(id)) => Some((place.parse().ok()?, ClaimId::from_hex(id)?)),
+            (Some(place), Some(id)) => {
+                let place = place.parse().ok().filter(|place| *place <= LAST_PLACE)?;
+                Some((place, ClaimId::from_hex(id)?))
+            }
             (Some(_), None) => return None,
         };
         parts.next().is_none().then_some(Place { number, fifo })
