@@ -96,6 +96,36 @@ async fn closing_does_not_wait_for_a_caller_that_is_not_polled() {
     settles(&others, "job").await;
 }
 
+/// The client closes after the claim was entered as in flight, and before its request takes effect: closing releases a
+/// claim that is not there yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_waits_for_a_request_that_is_about_to_be_sent() {
+    let (locks, store) = opened();
+    let (others, _) = store.another();
+    let (asking, asked) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel();
+    *store.before_it_asks.lock().unwrap() = Some(Box::new(move || {
+        asking.send(()).unwrap();
+        gone.recv().unwrap();
+    }));
+    let mutex = locks.mutex("job");
+    let locking = std::thread::spawn(move || block_on(mutex.lock()));
+    asked.recv().unwrap();
+    let closing = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.close(SOON).await }
+    });
+    while store.released.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    assert!(!closing.is_finished(), "a request is about to be sent");
+    go.send(()).unwrap();
+    assert_eq!(locking.join().unwrap().unwrap_err().kind(), ErrorKind::Closed);
+    assert!(closing.await.unwrap(), "everything was released");
+    let seen = others.inspect("job").await.unwrap();
+    assert!(seen.holders.is_empty(), "{seen:?}");
+}
+
 #[tokio::test]
 async fn caller_that_waits_learns_of_the_end_of_the_client() {
     let (locks, store) = opened();
@@ -133,6 +163,32 @@ async fn grant_that_comes_too_late_is_released_and_asked_for_anew() {
     assert_eq!(store.direct(), 1);
     guard.release().await.unwrap();
     settles(&locks, "job").await;
+}
+
+/// The store keeps the claim for the lock delay, so a try for another claim would be refused by it.
+#[tokio::test]
+async fn try_is_not_refused_by_its_own_grant_that_came_too_late() {
+    let (locks, store) = opened();
+    let answer = store.hold_back();
+    let mutex = locks.mutex("job").ttl(ms(200)).lock_delay(SOON);
+    let mut lock = pin!(mutex.try_lock());
+    assert!((&mut lock).now_or_never().is_none());
+    tokio::time::sleep(ms(300)).await;
+    answer.send(()).unwrap();
+    let guard = lock.await.unwrap().expect("nobody else has it");
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn try_is_not_refused_by_what_was_granted_before_a_panic() {
+    let (locks, store) = opened();
+    for _ in 0..20 {
+        store.panics.store(1, Ordering::SeqCst);
+        let guard = locks.mutex("job").try_lock().await.unwrap().expect("nobody else has it");
+        guard.release().await.unwrap();
+    }
 }
 
 /// The lost answer may have been a grant, so the same claim is asked for again, and not refused by itself.
@@ -234,7 +290,6 @@ fn opened() -> (Client, Arc<Distant>) {
 }
 
 /// A store behind a connection: it decides when a direct request is sent, and the answer may come later or never.
-#[derive(Debug)]
 struct Distant {
     memory: Arc<MemoryBackend>,
     /// The answers that are held back, in the order of the requests; a sender that is dropped loses its answer.
@@ -243,6 +298,15 @@ struct Distant {
     long: AtomicU32,
     panics: AtomicU32,
     panics_later: AtomicU32,
+    released: AtomicU32,
+    /// Called once, before a direct request takes effect.
+    before_it_asks: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Distant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Distant")
+    }
 }
 
 impl Distant {
@@ -254,6 +318,8 @@ impl Distant {
             long: AtomicU32::new(0),
             panics: AtomicU32::new(0),
             panics_later: AtomicU32::new(0),
+            released: AtomicU32::new(0),
+            before_it_asks: Mutex::default(),
         });
         (Client::builder().over(store.clone()).unwrap(), store)
     }
@@ -287,6 +353,10 @@ fn fails(left: &AtomicU32) {
 impl DirectRequests for Distant {
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
         self.direct.fetch_add(1, Ordering::SeqCst);
+        let before = self.before_it_asks.lock().unwrap().take();
+        if let Some(before) = before {
+            before();
+        }
         let reply = match self.memory.grant_now(claim, asked_at) {
             Some(grant) => DirectReply::Granted(grant),
             None => DirectReply::Busy { ahead: None },
@@ -324,7 +394,9 @@ impl Backend for Distant {
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.memory.release(batch).await
+        let released = self.memory.release(batch).await;
+        self.released.fetch_add(1, Ordering::SeqCst);
+        released
     }
 
     async fn inspect(

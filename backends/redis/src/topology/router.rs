@@ -44,7 +44,7 @@ impl Servers {
         }
     }
 
-    /// Runs one script over the connection that is there, as [`CommandConn::ask_now`].
+    /// Runs one script over the connection that is there, as [`CommandConn::ask_now`]; `None` on a cluster.
     pub(crate) fn ask_now(
         &self,
         request: &Request,
@@ -52,10 +52,8 @@ impl Servers {
     ) -> Option<impl Future<Output = Result<Value, Failure>> + Send + use<>> {
         match self {
             Servers::One(conn) => conn.ask_now(request, limit),
-            Servers::Cluster(cluster) => {
-                let slot = slot_of(request.keys.first()?);
-                cluster.owner(slot)?.conn.ask_now(request, limit)
-            }
+            // There a request watches for a change of the slots while it waits, and follows it.
+            Servers::Cluster(_) => None,
         }
     }
 

@@ -102,6 +102,7 @@ impl Engine {
     pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
         self.closed.cancel();
         self.end_waits();
+        self.end_direct_requests();
         self.contenders.close();
         self.renewer.lose_all_soon();
     }

@@ -225,6 +225,9 @@ async fn try_claim(
     outage.unanswered = was_begun;
     let mut tries = 0;
     loop {
+        if engine.is_forked() {
+            return Err(Error::closed("lock").on(&claim.resource));
+        }
         tries += 1;
         match send_request(engine, claim, &patience).await {
             Ok(Step::Granted(grant)) => {

@@ -1,13 +1,12 @@
 //! An uncontended acquisition whose caller sends the request and waits for the answer.
 //!
 //! It costs no task and no channel of the engine. It is tried if nothing waits for the resource in this client, and
-//! if the backend can send at once. Everything that is out of the ordinary goes the longer way: a resource that is not
-//! free, a connection that is not there, an answer of unknown effect.
+//! if the backend can send at once. Otherwise the acquisition continues with the local queue, and so it does if the
+//! resource is not free, the connection is not there, or the answer has an unknown effect.
 //!
-//! Ground rules: nothing in this process depends on the answer but its caller. A waiter that comes meanwhile has a
-//! contender of its own, and closing releases what it finds in flight. So a caller that is not polled delays nobody
-//! of this process, and what it was granted ends with its lease. A caller that is dropped leaves its claim to the
-//! reaper.
+//! Ground rules: only the caller needs the answer. A waiter that comes meanwhile has a contender of its own, and
+//! closing releases what is in flight. A caller that is not polled keeps what it was granted until the lease ends,
+//! and no longer. A caller that is dropped leaves its claim to the reaper.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,24 +15,26 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, DirectAnswer, DirectReply, Grant};
+use tracing::Span;
 
 use crate::engine::acquire::contender::abandon;
+use crate::engine::backend_call::Attempt;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::events::Event;
-use crate::panics::{answered, contained, in_span};
+use crate::panics::{answered, contained, in_span, spanned};
 
 /// The outcome of a direct request.
 pub(crate) enum Direct {
     Granted(Hold),
     /// The resource is not free, with so many claims ahead. Nothing is left behind.
     Busy(Option<u32>),
-    /// The longer way has to be gone. Nothing is left behind.
+    /// It is not decided, and the acquisition continues with the local queue. Nothing is left behind.
     Declined,
-    /// The same, with a claim of which the store may have granted a request.
+    /// The same, except that the store may have granted this claim.
     Unknown(Claim),
 }
 
@@ -47,12 +48,16 @@ impl Engine {
         deadline: &Deadline,
     ) -> Result<Direct> {
         let is_try = deadline.is_zero();
-        let can_send = contained(|| self.backend.direct_requests().is_some()).unwrap_or(false);
-        if !can_send || !self.admits_directly(want, is_try) {
+        if !contained(|| self.backend.direct_requests().is_some()).unwrap_or(false) {
             return Ok(Direct::Declined);
         }
-        let Some((request, answer)) = self.send_directly(want)? else { return Ok(Direct::Declined) };
-        let mut reply = pin!(self.reply_to(answer));
+        // As with a store that decides at once: an answer may be there when it is asked for.
+        tokio::task::coop::consume_budget().await;
+        if !self.admits_directly(want, is_try) {
+            return Ok(Direct::Declined);
+        }
+        let Some((request, answer, span)) = self.send_directly(want)? else { return Ok(Direct::Declined) };
+        let mut reply = pin!(spanned(|| span, self.reply_to(answer)));
         let reply = tokio::select! {
             biased;
             reply = &mut reply => reply,
@@ -99,17 +104,22 @@ impl Engine {
         request: DirectRequest<'_>,
         reply: DirectReply,
     ) -> Result<Direct> {
-        if let DirectReply::Granted(grant) = reply {
-            return self.take_direct(want, request, grant);
+        let closed = || Error::closed("lock").on(&want.resource);
+        // The claim belongs to the parent, and a thread of it may hold the lock of those in flight.
+        if self.is_forked() {
+            return Err(closed());
         }
-        let Some(claim) = request.settle() else { return Err(Error::closed("lock").on(&want.resource)) };
+        // Before the claim is taken out: closing finds it in flight, or waits for the end of this.
+        let _under_way = self.contenders.token();
+        let claim = request.settle().ok_or_else(closed)?;
         Ok(match reply {
+            DirectReply::Granted(grant) => return self.take_direct(want, claim, grant),
             DirectReply::Busy { ahead } => {
                 self.lately_busy.record(self.hash_of(&want.resource), self.clock.now());
                 Direct::Busy(ahead)
             }
             DirectReply::Declined => Direct::Declined,
-            DirectReply::Unknown | DirectReply::Granted(_) => Direct::Unknown(claim),
+            DirectReply::Unknown => Direct::Unknown(claim),
         })
     }
 
@@ -123,33 +133,45 @@ impl Engine {
     fn send_directly<'a>(
         self: &'a Arc<Self>,
         want: &Want,
-    ) -> Result<Option<(DirectRequest<'a>, DirectAnswer)>> {
+    ) -> Result<Option<(DirectRequest<'a>, DirectAnswer, Span)>> {
+        let closed = || Error::closed("lock").on(&want.resource);
         let claim = self.claim(want)?;
-        let request = DirectRequest { engine: self, id: claim.id };
+        // Closing waits for the end of this.
+        let _under_way = self.contenders.token();
+        self.is_open("lock").map_err(|_| closed())?;
         self.in_flight.enter(claim.clone());
-        // After it was entered: closing finds it there, or is seen here.
-        if self.is_open("lock").is_err() {
-            request.settle();
-            return Err(Error::closed("lock").on(&want.resource));
-        }
+        let request = DirectRequest { engine: self, id: claim.id };
         let asked_at = self.clock.now();
-        let span =
-            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
-        let sent = in_span(span, || {
-            contained(|| {
-                // Timers and connections of the backend live there.
-                let _entered = self.runtime.enter();
-                self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at))
-            })
-        });
+        let span = contained(
+            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share),
+        );
+        let span = span.unwrap_or_else(Span::none);
+        let sent = in_span(
+            || span.clone(),
+            || {
+                contained(|| {
+                    // Timers and connections of the backend live there.
+                    let _entered = self.runtime.enter();
+                    self.backend
+                        .direct_requests()
+                        .and_then(|requests| requests.ask_directly(&claim, asked_at))
+                })
+            },
+        );
+        if self.closed.is_cancelled() {
+            // Closing may have released the claim before it was requested.
+            request.settle();
+            abandon(self, &claim);
+            return Err(closed());
+        }
         match sent {
-            Some(Some(answer)) => Ok(Some((request, answer))),
+            Some(Some(answer)) => Ok(Some((request, answer, span))),
             Some(None) => {
                 request.settle();
                 Ok(None)
             }
-            // It panicked, perhaps after it had sent: the request is dropped here, which releases the claim.
-            None => Ok(None),
+            // It panicked, perhaps after it had sent.
+            None => Ok(Some((request, Box::pin(async { DirectReply::Unknown }), span))),
         }
     }
 
@@ -168,21 +190,13 @@ impl Engine {
 
     /// Begins the use of what was granted. Nothing is awaited in here, so a caller that is dropped has asked for
     /// nothing more, or drops a hold.
-    fn take_direct(
-        self: &Arc<Self>,
-        want: &Want,
-        request: DirectRequest<'_>,
-        grant: Grant,
-    ) -> Result<Direct> {
-        // Before the claim is taken out: closing finds it in flight, or waits for the end of this.
-        let _under_way = self.contenders.token();
-        let Some(claim) = request.settle() else { return Err(Error::closed("lock").on(&want.resource)) };
-        match PendingGrant::take(self, want, &claim, grant)? {
+    fn take_direct(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<Direct> {
+        let attempt = Attempt::of(self, &claim);
+        let taken = PendingGrant::take(self, want, &claim, grant);
+        match attempt.over(taken)? {
             Some(pending) => Engine::grant_directly(pending).map(Direct::Granted),
-            None => {
-                abandon(self, &claim);
-                Ok(Direct::Declined)
-            }
+            // It came too late. The store may keep it, and a try must not be refused by it.
+            None => Ok(Direct::Unknown(claim)),
         }
     }
 

@@ -55,6 +55,10 @@ impl RenewalInbox {
         if mail.is_closed && !mutant!("a closed client is granted") {
             return false;
         }
+        // A turn that should have been before the grant is late, as after a suspend of the machine.
+        if mail.next_turn.is_some_and(|next_turn| next_turn < held.granted_at) {
+            mail.next_turn = None;
+        }
         let before = mail.fresh.insert(held.claim.id, held);
         self.wake_by(mail, due);
         drop(before);

@@ -268,7 +268,8 @@ impl Watchdog {
             Some(answers) = self.answered.recv() => self.apply_answers(answers),
             () = self.inbox.woken() => self.stay_awake(),
             () = self.agenda.wait() => {}
-            () = sleep_for(nap) => {}
+            // What is held begins another interval. By the clock of the timer, since the other one may stand still.
+            () = sleep_for(nap) => self.wake_at = None,
         }
         if !self.process.is_this() {
             return false;
@@ -538,7 +539,7 @@ const OPEN_MAX: usize = 24;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The interval at which the clock is read, so that a suspend of the machine is noticed; also the longest
-/// time that a message which is not urgent waits in the inbox. Applies only while something is held.
+/// time that a message which is not urgent waits in the inbox. Applies while something is held, and after a message.
 const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
