@@ -7,10 +7,12 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::process::Command;
 use std::time::Duration;
 
 use common::block_on;
+use futures_util::FutureExt;
 use leasehold::backend::LossCause;
 use leasehold::{Client, ErrorKind, Guard};
 use leasehold_testkit::RedisServer;
@@ -147,7 +149,7 @@ fn the_parent() {
         false => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime.enable_all().build().unwrap();
-    let (locks, mut guards, waiting) = runtime.block_on(async {
+    let (locks, mut guards, waiting, trying) = runtime.block_on(async {
         let locks = Client::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
@@ -158,7 +160,12 @@ fn the_parent() {
         if url.starts_with("redis") {
             common::waiting(&locks, "job/0", 1).await;
         }
-        (locks, guards, waiting)
+        // Its request is sent, and nothing has read the answer.
+        let parked = locks.mutex("parked").ttl(TTL);
+        let mut trying: Trying = Box::pin(async move { parked.try_lock().await });
+        let is_direct = url.starts_with("redis://");
+        assert!(!is_direct || (&mut trying).now_or_never().is_none());
+        (locks, guards, waiting, is_direct.then_some(trying))
     });
     let parent = std::process::id();
     // In both of them this comes back.
@@ -166,6 +173,9 @@ fn the_parent() {
     if std::process::id() != parent {
         let child = catch_unwind(AssertUnwindSafe(|| {
             child(&locks, &mut guards);
+            if let Some(trying) = trying {
+                assert_eq!(block_on(trying).unwrap_err().kind(), ErrorKind::Closed);
+            }
             if one {
                 // The loop of the parent continues here, past the time at which it would renew, also
                 // when no client is left.
@@ -201,6 +211,9 @@ fn the_parent() {
         locks.mutex("job/0").lock().await.unwrap().release().await.unwrap();
     });
 }
+
+/// An acquisition that was polled once.
+type Trying = Pin<Box<dyn Future<Output = leasehold::Result<Option<Guard>>>>>;
 
 /// Checks that the locks of the guards are granted to no other client, and that the guards are valid.
 fn assert_no_other_holder(url: &str, guards: &[Guard]) {
