@@ -1,27 +1,24 @@
 //! The test programs of the workspace, several at a time.
 //!
 //! `cargo test` runs one program after the other. Most of ours wait for a server, a lease or a failover
-//! most of the time, so that two cores are idle. Here as many run side by side as keep the cores busy, and those
-//! that took longest the last time begin first, so that no core is idle at the end. A program that passed
+//! most of the time, so that two cores are idle. Here a few run side by side, and those that took longest
+//! the last time begin first, so that no core is idle at the end. A program that passed
 //! prints its summary lines alone, in the form that `cargo test` gives them, because a CI reads them;
 //! one that failed prints all that it wrote, and its panics once more at the end of the run, where logs of
 //! servers do not hide them. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
-
-mod pace;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::cargo;
-use pace::Pace;
 
 /// One program that tests something, or `cargo` itself for the examples in the documentation.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,12 +43,13 @@ pub(crate) fn run(
         leave_out_foreign(&mut suites);
     }
     let file = times_file(&suites);
-    let mut times = file.as_deref().map(Times::read).unwrap_or_default();
+    let times = file.as_deref().map(Times::read).unwrap_or_default();
     times.order(&mut suites);
+    let times = Mutex::new(times);
     write_to_disk();
-    let end = run_all(suites.into(), &mut times, &prepare);
+    let end = run_all(&Mutex::new(VecDeque::from(suites)), &times, &prepare);
     if let Some(file) = file {
-        times.write(&file);
+        times.into_inner().unwrap_or_else(PoisonError::into_inner).write(&file);
     }
     end
 }
@@ -114,43 +112,32 @@ fn write_to_disk() {
     }
 }
 
-/// Runs each program once, so many side by side as [`Pace`] admits.
+/// Runs each program once, twice as many at a time as there are cores: on a quiet machine that keeps the
+/// cores busy for five sixths of the time.
 fn run_all(
-    mut suites: VecDeque<Suite>,
-    times: &mut Times,
+    suites: &Mutex<VecDeque<Suite>>,
+    times: &Mutex<Times>,
     prepare: &(impl Fn(&mut Command) + Sync),
 ) -> Result<(), String> {
-    let (ended, ends) = mpsc::channel();
-    let mut failed = Vec::new();
+    let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        let (mut pace, mut running) = (Pace::new(cores()), 0);
-        while running > 0 || !suites.is_empty() {
-            while !suites.is_empty() && pace.admits(running) {
-                let Some(suite) = suites.pop_front() else { break };
-                let ended = ended.clone();
-                running += 1;
-                scope.spawn(move || {
+        for _ in 0..2 * cores() {
+            scope.spawn(|| {
+                loop {
+                    let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(suite) = next else { return };
                     let begin = Instant::now();
-                    let run = std::panic::AssertUnwindSafe(|| suite.run(prepare));
-                    let end = std::panic::catch_unwind(run)
-                        .unwrap_or_else(|_| Err("it could not be run".to_owned()));
-                    // The other end waits until all have ended.
-                    let _ = ended.send((suite, begin.elapsed(), end));
-                });
-            }
-            let Ok((suite, took, end)) = ends.recv_timeout(LOOK) else { continue };
-            running -= 1;
-            times.note(&suite, took);
-            if let Err(why) = end {
-                failed.push((suite, why));
-            }
+                    let end = suite.run(prepare);
+                    times.lock().unwrap_or_else(PoisonError::into_inner).note(&suite, begin.elapsed());
+                    if let Err(why) = end {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push((suite, why));
+                    }
+                }
+            });
         }
     });
-    judge(failed)
+    judge(failed.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
-
-/// The time after which the cores are looked at, even if no program has ended.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// The milliseconds that each program took when it ran last, by its command.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -291,12 +278,11 @@ fn suite(message: &Value) -> Option<Suite> {
 impl Suite {
     /// Returns how many of its tests run at a time, where that is not one a core. The laws of a store
     /// wait for the ends of leases two thirds of their time, and distinguish by themselves what is late
-    /// from what is broken. The tests of the command, of secrets, of messages and of broken clients wait nine tenths
-    /// of theirs, for processes, outages and leases. What is built on locks runs on all stores at once: it has a bound
-    /// of its own on the processes that it starts, and then waits for the dead ones.
+    /// from what is broken. What is built on locks runs on all stores at once: it has a bound of its
+    /// own on the processes that it starts, and then waits for the dead ones.
     fn width(&self) -> Option<usize> {
         match self.repeat.split_once(" --test ")?.1 {
-            "cell" | "session" | "cli" | "secrets" | "messages" | "mutants" => Some(2 * cores()),
+            "cell" | "session" => Some(2 * cores()),
             name if name.starts_with("conformance") => Some(2 * cores()),
             "coordination" => Some(STORES),
             _ => None,
@@ -426,11 +412,12 @@ not json"#;
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
         let failing = suite(&format!("echo run >>{}; exit 3", count.display()));
-        let mut times = Times::default();
-        let why = run_all([failing, suite("true")].into(), &mut times, &|_| {}).unwrap_err();
+        let suites = Mutex::new(VecDeque::from([failing, suite("true")]));
+        let times = Mutex::default();
+        let why = run_all(&suites, &times, &|_| {}).unwrap_err();
         assert!(why.starts_with("1 test programs failed"), "{why}");
         assert_eq!(std::fs::read_to_string(count).unwrap(), "run\n");
-        assert_eq!(times.0.keys().collect::<Vec<_>>(), ["sh"]);
+        assert_eq!(times.into_inner().unwrap().0.keys().collect::<Vec<_>>(), ["sh"]);
     }
 
     #[test]
@@ -469,7 +456,8 @@ not json"#;
     fn the_panics_of_a_failed_program_are_shown_at_the_end() {
         let script = "printf '%s\\n' 'running 1 test' \"thread 'a::b' (7) panicked at a.rs:3:5:\" 'it is' 'late' \\
                       'note: run with' 'server log'; exit 3";
-        let why = run_all([suite(script)].into(), &mut Times::default(), &|_| {}).unwrap_err();
+        let suites = Mutex::new(VecDeque::from([suite(script)]));
+        let why = run_all(&suites, &Mutex::default(), &|_| {}).unwrap_err();
         let shown =
             "sh   (exit status: 3)\n    thread 'a::b' (7) panicked at a.rs:3:5:\n      it is\n      late";
         assert!(why.ends_with(shown), "{why}");
@@ -480,7 +468,6 @@ not json"#;
         let wide = |name: &str| Suite { repeat: format!("cargo test --test {name}"), ..suite("") }.width();
         assert_eq!(wide("conformance_file"), Some(2 * cores()));
         assert_eq!(wide("coordination"), Some(STORES));
-        assert_eq!(wide("cli"), Some(2 * cores()));
         assert_eq!(wide("faults"), None);
         let laws = "cargo test --test conformance".to_owned();
         let laws = Suite { repeat: laws, ..suite(&format!("test \"$RUST_TEST_THREADS\" = {}", 2 * cores())) };
