@@ -38,5 +38,6 @@ pub(crate) mod registers;
 pub(crate) mod renewal;
 pub(crate) mod residue;
 pub(crate) mod safety;
+mod short_way;
 pub(crate) mod view;
 pub(crate) mod wake;
