@@ -219,9 +219,7 @@ impl Link {
         self.version = version;
         self.is_direct = read::<Option<String>>(row, 2)?.is_some();
         let timeline = read(row, 3)?;
-        // Only the comparison of processes shows for sure that no pooler is in between, which may lead to a promoted
-        // server later. Over TLS the processes are not compared, and a pooler may have our port by chance.
-        self.timeline = if self.is_direct && !self.is_secured { timeline } else { None };
+        self.timeline = if self.is_direct { timeline } else { None };
         Ok(())
     }
 
@@ -410,7 +408,8 @@ pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: 
 /// Asks what the server is and which timeline it is on, and limits the time of statements in the session if it is
 /// this client's own. A pooler has connections of its own to the server, so the server sees another port (`$1`)
 /// than ours. Where neither has one, because both ways are unix sockets, a pooler shows by the process (`$3`) that
-/// it has made up; with TLS (`$2`) a process cannot be read, and need not be.
+/// it has made up; with TLS (`$2`) a process cannot be read, and need not be. The timeline needs that comparison: a
+/// pooler that has our port by chance may lead to a promoted server later.
 fn greeting(config: &PostgresConfig) -> String {
     // Other methods have no use for it, and work where a server has no answer to it.
     let timeline = match (config.method, config.dialect) {
@@ -423,7 +422,7 @@ fn greeting(config: &PostgresConfig) -> String {
          CASE WHEN pg_catalog.inet_client_port() IS NOT DISTINCT FROM $1 \
          AND ($2 OR pg_catalog.pg_backend_pid() = $3) \
          THEN pg_catalog.set_config('statement_timeout', $4, false) END, \
-         CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN {timeline} END"
+         CASE WHEN NOT $2 AND NOT pg_catalog.pg_is_in_recovery() THEN {timeline} END"
     )
 }
 
