@@ -40,10 +40,10 @@ async fn built(existing: &Existing) -> Result<(PathBuf, PathBuf), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut building = Command::new(cargo);
     building.args(["test", "--workspace", "--no-run", "--message-format", "json"]);
-    match existing.test {
-        Some(test) => building.args(["--test", test]),
-        None => building.arg("--lib"),
-    };
+    // `--lib` would build the tests of libraries that have none, too, and one of them cannot be built so.
+    if let Some(test) = existing.test {
+        building.args(["--test", test]);
+    }
     // A cargo that started this program describes this package, and build scripts of others run again on that. Nor
     // is a test built as the campaign is.
     for (name, _) in std::env::vars_os() {
