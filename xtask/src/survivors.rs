@@ -13,7 +13,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Reads the value of the option `word` from the words after it. Returns `false` if it is an option of another kind.
+    /// Reads the value of the option `word` from the words after it. Returns `false` if it is another option.
     pub(crate) fn read<'a>(
         &mut self,
         word: &str,

@@ -43,7 +43,7 @@ async fn lock_of_a_direct_request_is_renewed() {
 }
 
 #[tokio::test]
-async fn busy_resource_is_waited_for_the_longer_way_and_asked_so_for_a_while() {
+async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     let (locks, store) = opened();
     let (others, _) = store.another();
     let guard = others.mutex("job").lock().await.unwrap();

@@ -5,7 +5,8 @@
 //!
 //! Ground rules: every request learns whether it left this process. One whose time is over before it left
 //! never leaves; one whose time is over afterwards ends the connection, since a server that owes an answer is
-//! not to be trusted with the next. One whose caller is dropped is sent all the same, and its answer is read. Answers that carry a mark must carry the right one.
+//! not to be trusted with the next. One whose caller is dropped is sent all the same, and its answer is read.
+//! Answers that carry a mark must carry the right one.
 
 use std::collections::VecDeque;
 use std::io;

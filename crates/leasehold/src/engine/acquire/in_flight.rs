@@ -1,8 +1,8 @@
 //! The claims of direct requests that are not answered yet.
 //!
 //! Ground rules: what takes a claim out of here decides whether it is used or released. The caller takes it with the
-//! answer, the guard of the request if the caller leaves, and the client if it closes. So closing need not wait for a caller
-//! that is not polled, and no claim is used that closing has released.
+//! answer, the guard of the request if the caller leaves, and the client if it closes. So closing need not wait for a
+//! caller that is not polled, and no claim is used that closing has released.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
