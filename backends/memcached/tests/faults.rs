@@ -77,6 +77,43 @@ async fn flush_all_loses_the_lock_and_fences_continue() {
     }
 }
 
+/// The clock of the server is behind after a pause: what it stores before it sets the clock would end at once.
+#[tokio::test]
+async fn a_pause_of_the_server_does_not_end_a_lock_early() {
+    const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    const TTL: Duration = Duration::from_secs(2);
+    // The shortest life is not sure in its last second.
+    const VALID: Duration = Duration::from_secs(1);
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let url = format!("{}&timeout=30s", in_dialect(&server.url(), dialect));
+        let (backend, other) = (connect(&url).await, connect(&url).await);
+        hold(&*backend, &mutex("before")).await;
+        hold(&*other, &mutex("by the other")).await;
+        server.stop().unwrap();
+        tokio::time::sleep(TTL + VALID / 4).await;
+        let asked_at = std::time::Instant::now();
+        let holding: Vec<_> = NAMES
+            .iter()
+            .map(|name| {
+                let (backend, claim) = (backend.clone(), mutex(name).ttl(TTL));
+                tokio::spawn(async move { hold(&*backend, &claim).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        server.resume().unwrap();
+        for holding in holding {
+            holding.await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for name in NAMES {
+            let taken = try_take(&*other, &mutex(name)).await.unwrap();
+            // Where the machine was too busy for it, nothing was tested.
+            assert!(taken.is_none() || asked_at.elapsed() >= VALID, "{dialect}: {name} was given to another");
+        }
+    }
+}
+
 #[tokio::test]
 async fn eviction_loses_the_lock_unless_the_server_spares_short_ttls() {
     for dialect in DIALECTS {

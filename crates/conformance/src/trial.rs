@@ -93,6 +93,11 @@ impl Trial {
         asked_at.after(self.ttl()).before(self.profile.granularity)
     }
 
+    /// Returns by how much the claim of a dead client may outlive its ttl.
+    pub(crate) fn outlives(&self) -> Duration {
+        self.profile.granularity + self.profile.overrun
+    }
+
     pub(crate) fn taker(&self) -> Checked<TakerCommand> {
         self.taker
             .clone()

@@ -22,7 +22,7 @@ use crate::backend::diagnose;
 use crate::backend::list::Found;
 use crate::net::link::Link;
 use crate::net::servers::Servers;
-use crate::protocol::command::{Command, Key, Life};
+use crate::protocol::command::{CLOCK_LAG, Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The items of all servers.
@@ -46,6 +46,7 @@ pub(crate) fn profile(admission: LockSupport, order: QueueOrder, place_ttl: Dura
         .fencing(FenceGrade::BestEffort)
         .place_ttl(place_ttl)
         .granularity(TICK)
+        .overrun(CLOCK_LAG)
         .renew_batch_max(BATCH_MAX)
         .note_max(leasehold_core::Note::MAX_BYTES)
 }
@@ -185,7 +186,7 @@ impl Items {
 /// Returns the command of a write; `None` where the number that was seen is of another process of the
 /// server, which gives the same number to another item.
 fn command<'a>(write: &'a Write, key: &'a Key, link: &Link) -> Option<Command<'a>> {
-    let (life, value) = (Life::of(write.put.keep), write.put.text.as_bytes());
+    let (life, value) = (Life::of_lease(write.put.keep), write.put.text.as_bytes());
     let (number, epoch) = match write.when {
         WriteCondition::Free => return Some(Command::Add { key, life, value }),
         // Cells that are left empty are removed.

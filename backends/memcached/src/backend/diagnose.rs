@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use leasehold_core::{Finding, Severity};
 
 use crate::net::servers::{Node, Servers};
+use crate::protocol::command::CLOCK_LAG;
 use crate::protocol::facts::Facts;
 
 /// Returns the findings of all servers, and of their combination.
@@ -79,7 +80,7 @@ fn memory(at: &str, facts: &Facts, ttl: Duration) -> Finding {
             .advice("give it memory that is never used up, or let it evict and start it with -o temporary_ttl=86400");
     }
     match facts.spares {
-        Some(spared) if spared >= ttl => {
+        Some(spared) if spared >= ttl.saturating_add(CLOCK_LAG) => {
             let spared = humantime::format_duration(spared);
             Finding::new(topic, Severity::Good, format!("{at} spares items of up to {spared} when it evicts"))
         }

@@ -148,12 +148,11 @@ fn nothing() -> Registered {
     Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
-/// Returns the life of an item to be written. The last second of a life is not sure, so one more is asked
-/// for.
+/// Returns the life of an item to be written.
 fn life(keep: Option<Duration>) -> Result<Life, Failure> {
     match keep {
         None => Ok(Life::FOR_EVER),
-        Some(keep) if keep <= MAX_KEEP => Ok(Life::of(keep + Duration::from_secs(1))),
+        Some(keep) if keep <= MAX_KEEP => Ok(Life::of_lease(keep)),
         Some(keep) => {
             let (keep, most) = (humantime::format_duration(keep), humantime::format_duration(MAX_KEEP));
             let text =

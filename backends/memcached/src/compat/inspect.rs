@@ -8,6 +8,7 @@ use crate::backend::cells::fence;
 use crate::compat::plain::PlainBackend;
 use crate::compat::token::Token;
 use crate::net::error;
+use crate::protocol::command::CLOCK_LAG;
 use crate::protocol::reply::Reply;
 
 impl PlainBackend {
@@ -21,18 +22,20 @@ impl PlainBackend {
             Some(Err(failure)) => return Err(failure),
             None => return Err(Failure::unavailable("no server answered")),
         };
-        let info = |id, fence, note| {
-            ClaimInfo::new(id, Share::MUTEX).fence(fence).remaining(left.map(Duration::from_secs)).note(note)
-        };
+        let left = left.map(Duration::from_secs);
+        let info =
+            |id, fence, left, note| ClaimInfo::new(id, Share::MUTEX).fence(fence).remaining(left).note(note);
         let holder = match Token::read(&value) {
             Token::Ours(owner) if owner.resource != *resource => {
                 return Err(error::of_collision(resource, &owner.resource));
             }
             Token::Ours(owner) => {
                 let granted = owner.fence.unwrap_or_else(|| fence(&link, number));
-                info(owner.id, Some(granted), owner.note)
+                // The item outlives the lease.
+                let left = left.map(|left| left.saturating_sub(CLOCK_LAG));
+                info(owner.id, Some(granted), left, owner.note)
             }
-            Token::Foreign(id) => info(id, None, Note::clipped("held by another library")),
+            Token::Foreign(id) => info(id, None, left, Note::clipped("held by another library")),
         };
         let version =
             SnapshotVersion::new(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));

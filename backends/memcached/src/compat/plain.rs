@@ -58,7 +58,7 @@ impl PlainBackend {
         let (node, key) = (self.servers.node(&claim.resource), self.servers.key(&claim.resource)?);
         let link = node.link().await?;
         let value = owner(claim, None).to_value();
-        let life = Life::of(claim.ttl);
+        let life = Life::of_lease(claim.ttl);
         let add = Command::Add { key: &key, life, value: &value };
         let replies = node.ask(&link, &[add, Command::Look { key: &key }]).await?;
         let [added, found] = &replies[..] else {
@@ -139,7 +139,7 @@ impl PlainBackend {
             .zip(claims)
             .map(|(owned, claim)| {
                 let Own { granted, left, .. } = owned.as_ref().ok()?.as_ref()?;
-                Some((owner(claim, Some(*granted)).to_value(), longer(Life::of(claim.ttl), *left)))
+                Some((owner(claim, Some(*granted)).to_value(), longer(Life::of_lease(claim.ttl), *left)))
             })
             .collect();
         let changes = owned.iter().zip(&values).map(|(owned, value)| {

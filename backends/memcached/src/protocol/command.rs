@@ -48,7 +48,17 @@ impl Life {
         let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
         Life(seconds.clamp(1, MAX_LIFE))
     }
+
+    /// Creates the life of an item that must not end before this time, also on a server that was paused.
+    pub(crate) fn of_lease(time: Duration) -> Life {
+        Life::of(time.saturating_add(CLOCK_LAG))
+    }
 }
+
+/// The time by which the clock of the server may be behind. A timer of the server sets the clock once in a second, and
+/// what comes while the timer is late counts from the last time: a process that was stopped may answer first, and then
+/// set its clock.
+pub(crate) const CLOCK_LAG: Duration = Duration::from_secs(3);
 
 /// One command.
 #[derive(Clone, Debug)]

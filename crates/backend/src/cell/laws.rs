@@ -153,7 +153,7 @@ pub async fn lapsed_cell_is_free(cells: &impl CellStore, lease: Duration) {
     let first = made(cells, &short(WriteCondition::Free)).await;
     refused(cells, &short(WriteCondition::Free)).await;
     let epoch = cell(cells, &at).await.floor.epoch;
-    tokio::time::sleep(lease + AGE).await;
+    tokio::time::sleep(lease + cells.profile().overrun + AGE).await;
     if cells.clock_source() == ClockSource::Store {
         let late = WriteCondition::Living { version: first.version, epoch: None };
         refused(cells, &short(late)).await;

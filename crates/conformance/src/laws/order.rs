@@ -68,7 +68,7 @@ pub(crate) async fn a_fence_survives_the_end_of_a_lease(trial: &Trial) -> Checke
         rises(trial, &taken.grant, &mut last)?;
     }
     // Also if no claim contends until long after the end.
-    tokio::time::sleep(trial.ttl() + trial.profile().granularity + Duration::from_millis(200)).await;
+    tokio::time::sleep(trial.ttl() + trial.outlives() + Duration::from_millis(200)).await;
     let claim = trial.claim(&resource, Share::MUTEX)?;
     rises(trial, &trial.client(3).hold(&claim).await?, &mut last)
 }

@@ -28,7 +28,7 @@ pub(crate) async fn an_expired_claim_is_not_renewed(trial: &Trial) -> Checked {
     let resource = trial.resource("expired")?;
     let (client, claim) = (trial.client(0), trial.short(&resource, Share::MUTEX)?);
     let grant = client.hold(&claim).await?;
-    tokio::time::sleep(trial.ttl() + trial.profile().granularity + SURELY).await;
+    tokio::time::sleep(trial.ttl() + trial.outlives() + SURELY).await;
     client.lost(&claim, &grant.proof, "an expired claim that nobody succeeded").await?;
     client.gone(&claim, "an expired claim that nobody succeeded").await?;
     let next = trial.claim(&resource, Share::MUTEX)?;

@@ -188,7 +188,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
             "{share}: granted {:?} before the end of another's lease",
             taken.at.until(earliest)
         );
-        trial.in_time(&taken, ends_at.after(trial.profile().granularity), "the end of a lease")?;
+        trial.in_time(&taken, ends_at.after(trial.outlives()), "the end of a lease")?;
         trial.client(1).free(&claim).await?;
     }
     Ok(())
