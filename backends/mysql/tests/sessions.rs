@@ -4,11 +4,15 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::breaking::{self, Shared};
-use leasehold_core::{Backend, BreakOutcome, Claim, FailureKind, Grant, Patience, Release, Renewal};
+use leasehold_core::{
+    Backend, BreakOutcome, Claim, ClaimInfo, FailureKind, Grant, Patience, Release, Renewal,
+};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
 use mysql_async::prelude::Queryable;
@@ -191,6 +195,38 @@ async fn with_tooz(server: &MariaDbServer) -> Option<(std::sync::Arc<dyn Backend
     });
     let peer = require::or_skip("tooz", started.await.unwrap())?;
     Some((open(&format!("{}?method=get-lock&dialect=tooz", server.url())).await, peer))
+}
+
+/// A holder shows itself after a while, or releases the lock before or afterwards: each at any moment of a look.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn holder_that_comes_or_goes_is_never_taken_for_another_program() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = here(&server).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut lookers = Vec::new();
+    for _ in 0..3 {
+        let (looker, over) = (here(&server).await, over.clone());
+        lookers.push(tokio::spawn(async move {
+            let mut shown = 0;
+            while !over.load(Ordering::Relaxed) {
+                let seen = looker.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
+                let is_foreign = |holder: &ClaimInfo| holder.note.as_str().contains("not by leasehold");
+                assert!(!seen.holders.iter().any(is_foreign), "{seen:?}");
+                shown += seen.holders.len();
+            }
+            shown
+        }));
+    }
+    for cycle in 0..200 {
+        let job = claim("job", LONG);
+        hold(&*backend, &job).await;
+        tokio::time::sleep(Duration::from_micros(cycle * 397 % 25_000)).await;
+        assert!(matches!(release(&*backend, &job).await, Release::Freed));
+    }
+    over.store(true, Ordering::Relaxed);
+    for looker in lookers {
+        assert!(looker.await.unwrap() > 0, "nothing was seen");
+    }
 }
 
 // In several threads, because a peer is asked in one of them, and signs of life are given in another.

@@ -49,6 +49,38 @@ impl GetLock {
     }
 }
 
+/// The holder of a lock, as one statement sees it.
+enum Seen {
+    Free,
+    Shown(ClaimInfo),
+    /// A connection of this library that is about to show its locks.
+    Unshown(u64),
+    /// A connection that does not say so.
+    Other(u64),
+}
+
+impl GetLock {
+    /// Reads who holds the lock.
+    async fn look(&self, resource: &Resource) -> Result<Seen, Failure> {
+        let lock_name = utf8(&self.base.lock_name(resource));
+        let query = format!(
+            "SELECT o.user, h.session, h.claim, h.note, h.seq, h.since, {is_alive}, \
+             IS_USED_LOCK(IFNULL(CONCAT('{UNSHOWN}', o.user), '{NO_LOCK}')) = o.user \
+             FROM (SELECT IS_USED_LOCK({lock_name}) AS user) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
+            is_alive = is_alive("h"),
+            held = self.base.holders_table
+        );
+        let row = only(self.base.query(&query).await?)?;
+        let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Seen::Free) };
+        let is_true = |at| read::<Option<u8>>(&row, at).map(|value| value == Some(1));
+        Ok(match (is_true(6)?, is_true(7)?) {
+            (true, _) => Seen::Shown(claim_info(&row, resource, self.base.has_fences())?),
+            (false, true) => Seen::Unshown(user),
+            (false, false) => Seen::Other(user),
+        })
+    }
+}
+
 #[async_trait]
 impl Sessions for GetLock {
     type Session = GetLockSession;
@@ -85,25 +117,22 @@ impl Sessions for GetLock {
     }
 
     async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
-        let lock_name = utf8(&self.base.lock_name(resource));
-        let query = format!(
-            "SELECT o.user, h.session, h.claim, h.note, h.seq, h.since, {is_alive}, \
-             IS_USED_LOCK(IFNULL(CONCAT('{UNSHOWN}', o.user), '{NO_LOCK}')) = o.user \
-             FROM (SELECT IS_USED_LOCK({lock_name}) AS user) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
-            is_alive = is_alive("h"),
-            held = self.base.holders_table
-        );
-        let row = only(self.base.query(&query).await?)?;
-        let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Some(Vec::new())) };
-        let is_true = |at| read::<Option<u8>>(&row, at).map(|value| value == Some(1));
-        if is_true(6)? {
-            return Ok(Some(vec![claim_info(&row, resource, self.base.has_fences())?]));
+        let mut seen = self.look(resource).await?;
+        if let Seen::Other(user) = seen {
+            // A statement reads the lock, the row and the marker one after another, and a holder may show itself or
+            // release the lock meanwhile. One that is seen so twice is neither.
+            seen = match self.look(resource).await? {
+                Seen::Other(again) if again != user => Seen::Unshown(again),
+                again => again,
+            };
         }
-        if !is_last && is_true(7)? {
-            return Ok(None);
-        }
-        // Another program may hold it, or a client that could not write its row.
-        Ok(Some(vec![foreign_claim(user)]))
+        Ok(match seen {
+            Seen::Free => Some(Vec::new()),
+            Seen::Shown(holder) => Some(vec![holder]),
+            Seen::Unshown(_) if !is_last => None,
+            // Another program may hold it, or a client that could not write its row.
+            Seen::Unshown(user) | Seen::Other(user) => Some(vec![foreign_claim(user)]),
+        })
     }
 
     async fn unshown(&self) -> Result<HashSet<String>, Failure> {

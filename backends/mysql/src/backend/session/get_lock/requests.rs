@@ -145,9 +145,6 @@ impl Requests {
     }
 
     async fn send(&self, link: &SessionLink, requests: Vec<Request>) -> Vec<Result<Option<u64>, Failure>> {
-        let mut statement = String::from("SELECT ");
-        let columns: Vec<usize> =
-            requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
         let locks = requests.iter().any(|request| matches!(request, Request::Lock { .. }));
         let seen_or_gone: HashSet<ClaimId> =
             requests.iter().flat_map(Request::seen_or_gone).copied().collect();
@@ -155,9 +152,15 @@ impl Requests {
             let unshown = self.unshown();
             (unshown.is_marked, locks || !unshown.claims.is_subset(&seen_or_gone))
         };
-        // Behind the requests, so that no lock is unseen and unsaid when it has been shown.
+        // The marker is taken before the requests and released behind them, so that no lock is unseen and unsaid.
+        let mut statement = String::from("SELECT ");
         match (was_marked, is_marked) {
-            (false, true) => _ = write!(statement, "GET_LOCK({}, 0)", self.marker),
+            (false, true) => _ = write!(statement, "GET_LOCK({}, 0), ", self.marker),
+            _ => statement.push_str("0, "),
+        }
+        let columns: Vec<usize> =
+            requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
+        match (was_marked, is_marked) {
             (true, false) => _ = write!(statement, "RELEASE_LOCK({})", self.marker),
             _ => statement.push('0'),
         }
@@ -222,13 +225,13 @@ impl Requests {
 
 fn read_answers(rows: Vec<mysql_async::Row>, columns: &[usize]) -> Result<Vec<Option<u64>>, Failure> {
     let row = only(rows)?;
-    let mut at = 0;
+    // Behind the marker.
+    let mut at = 1;
     let mut answers = Vec::with_capacity(columns.len());
     for columns in columns {
         answers.push(read(&row, at)?);
         at += columns;
     }
-    // Behind the marker.
     match read::<u8>(&row, at + 1)? {
         0 => Ok(answers),
         _ => Err(Failure::unanswered(
