@@ -42,7 +42,7 @@ fn rising<'h>(
     view: &View<'h>,
     key: &str,
     grants: &[(FenceValue, &GrantLife<'h>)],
-    forgotten: &ForgottenGrants<'h>,
+    forgotten: &ForgottenGrants<'_, 'h>,
     report: &mut Report<'_, '_>,
 ) {
     let is_sure = |grant: &GrantLife<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;

@@ -114,23 +114,25 @@ fn is_expiry(lost: &Event) -> bool {
     lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
 }
 
-/// The grants that the store had forgotten while they were valid, as their holders said, with their beginnings.
+/// The grants that the store had forgotten while they were valid, as their holders said, with the first grant of each.
 ///
 /// A grant that is handed on inside of a process is the same one for the store: its fences differ in `sub` only. That
 /// it was forgotten shows when the last of its holders renews or releases it.
-pub(super) struct ForgottenGrants<'h>(HashMap<(&'h str, u64, u64), u64>);
+pub(super) struct ForgottenGrants<'v, 'h>(HashMap<(&'h str, u64, u64), &'v GrantLife<'h>>);
 
-impl<'h> ForgottenGrants<'h> {
-    pub(super) fn of(view: &View<'h>) -> ForgottenGrants<'h> {
+impl<'v, 'h> ForgottenGrants<'v, 'h> {
+    pub(super) fn of(view: &'v View<'h>) -> ForgottenGrants<'v, 'h> {
         let shown = view.grants.iter().filter(|grant| forgotten(grant).is_some());
-        let mut begun: HashMap<_, u64> =
-            shown.filter_map(|grant| Some((counted_by_store(grant)?, grant.from))).collect();
+        let mut first: HashMap<_, &'v GrantLife<'h>> =
+            shown.filter_map(|grant| Some((counted_by_store(grant)?, grant))).collect();
         for grant in &view.grants {
-            if let Some(first) = counted_by_store(grant).and_then(|counted| begun.get_mut(&counted)) {
-                *first = grant.from.min(*first);
+            if let Some(first) = counted_by_store(grant).and_then(|counted| first.get_mut(&counted))
+                && grant.from < first.from
+            {
+                *first = grant;
             }
         }
-        ForgottenGrants(begun)
+        ForgottenGrants(first)
     }
 
     /// Returns the part of the store in another grant beside this one, if this one's holder says that the store had
@@ -142,9 +144,11 @@ impl<'h> ForgottenGrants<'h> {
         grant: &GrantLife<'h>,
         other: &GrantLife<'h>,
     ) -> Option<Excuse> {
-        let shared = counted_by_store(grant).and_then(|grant| self.0.get(&grant).copied());
-        let begun = shared.or_else(|| forgotten(grant).map(|_| grant.from))?;
-        // Before it began it cannot have been forgotten.
+        let first = counted_by_store(grant).and_then(|grant| self.0.get(&grant).copied());
+        let first = first.or_else(|| forgotten(grant).map(|_| grant))?;
+        // The store granted it between the request and the answer, and forgot it after that: the holder may learn of
+        // both late, when another one has its grant already.
+        let begun = view.times.at(first.asked);
         if begun > other.from {
             return None;
         }

@@ -56,6 +56,23 @@ fn a_fence_that_falls_is_never_explained() {
 }
 
 #[test]
+fn holder_may_learn_of_its_grant_when_another_has_its_own() {
+    // The store grants process 1 the lock, forgets it, and grants it to process 2, whose answer is the faster one.
+    let story = |asked: u64| {
+        let story = Story::new().ask(asked, 1).ask(40, 2).got(60, 2, "b", 6, 1_000).got(70, 1, "a", 5, 1_000);
+        story.lost(300, 1, "a", GONE).not_released_after(301)
+    };
+    let violations = wiped(story(10), 30).verdict().violations;
+    assert!(
+        !violations.is_empty() && violations.iter().all(|one| one.explained.is_some()),
+        "{violations:#?}"
+    );
+    // The grant is later than the fault.
+    let violations = wiped(story(35), 30).verdict().violations;
+    assert!(violations.iter().all(|one| one.explained.is_none()), "{violations:#?}");
+}
+
+#[test]
 fn forgotten_grant_that_is_handed_on_is_the_stores() {
     // Process 1 hands its grant to process 3, while process 2 is granted the lock; process 3 hears of it at the end.
     let story = |answer: &str| {
