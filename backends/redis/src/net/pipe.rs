@@ -2,7 +2,9 @@
 //!
 //! A request is written into a buffer where it is made, and one task writes the buffer, reads the replies, and
 //! hands them out. Before it writes, it lets the tasks run that are ready, which may have requests of their own. So
-//! requests that come at the same time are one write, and their replies one read.
+//! requests that come at the same time are one write, and their replies one read. Many replies are handed out in
+//! portions, and what the tasks of one portion request is written before the next: so the server works on it
+//! while the other tasks run.
 
 use std::collections::VecDeque;
 use std::io;
@@ -57,6 +59,7 @@ impl Pipe {
             has_yielded: false,
             received: Vec::new(),
             tried: 0,
+            rest: None,
         };
         (Pipe { shared }, driver)
     }
@@ -123,10 +126,13 @@ pub(crate) struct Driver {
     replies: usize,
     /// `true` if other tasks had a turn since there is something to write.
     has_yielded: bool,
-    /// The bytes that were received and are not a whole reply yet.
+    /// The bytes that were received and are not handed out: the beginning of a reply, or also whole ones if there
+    /// is a rest.
     received: Vec<u8>,
     /// The number of those in which the end of a reply was looked for.
     tried: usize,
+    /// The place in `received` where the replies begin that the next portions are made of.
+    rest: Option<usize>,
 }
 
 impl Future for Driver {
@@ -140,7 +146,7 @@ impl Future for Driver {
             if matches!(reads, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
-            if driver.must_yield() {
+            if driver.rest.is_none() && driver.must_yield() {
                 // Woken while it runs, a task has its next turn after all that are ready.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -148,6 +154,11 @@ impl Future for Driver {
             let writes = driver.write(cx);
             if matches!(writes, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
+            }
+            if driver.rest.is_some() {
+                // The tasks of this portion run before the next is handed out.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if reads.is_ready() {
                 continue;
@@ -199,8 +210,12 @@ impl Driver {
         }
     }
 
-    /// Reads once, and hands out the replies that are complete.
+    /// Hands out the next portion of replies. Reads once if there is none.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(begin) = self.rest {
+            self.hand_out_received(begin)?;
+            return Poll::Ready(Ok(()));
+        }
         let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
         let mut buffer = ReadBuf::uninit(&mut space);
         let outcome = Pin::new(&mut *self.stream).poll_read(cx, &mut buffer);
@@ -212,13 +227,14 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the bytes of one read, none if there was nothing to read, and hands out the complete replies.
+    /// Takes the bytes of one read, none if there was nothing to read, and hands out a portion of complete replies.
     fn accept(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.received.is_empty() {
-            // Mostly the bytes are whole replies, which need not be kept.
-            let taken = hand_out(&self.shared, bytes, &mut self.replies)?;
-            self.received.extend_from_slice(&bytes[taken..]);
+            // Mostly the bytes are whole replies of one portion, which need not be kept.
+            let portion = hand_out(&self.shared, bytes, &mut self.replies)?;
+            self.received.extend_from_slice(&bytes[portion.length..]);
             self.tried = self.received.len();
+            self.rest = portion.has_rest.then_some(0);
             return Ok(());
         }
         self.received.extend_from_slice(bytes);
@@ -226,27 +242,49 @@ impl Driver {
         // there, unless it has doubled.
         let more_may_follow = bytes.len() == READ_SIZE && self.received.len() < 2 * self.tried;
         if self.received.len() > self.tried && !more_may_follow {
-            let taken = hand_out(&self.shared, &self.received, &mut self.replies)?;
-            self.received.drain(..taken);
+            self.hand_out_received(0)?;
+        }
+        Ok(())
+    }
+
+    /// Hands out a portion of the complete replies that begin here.
+    fn hand_out_received(&mut self, begin: usize) -> io::Result<()> {
+        let portion = hand_out(&self.shared, &self.received[begin..], &mut self.replies)?;
+        let end = begin + portion.length;
+        self.rest = portion.has_rest.then_some(end);
+        if self.rest.is_none() {
+            self.received.drain(..end);
             self.tried = self.received.len();
         }
         Ok(())
     }
 }
 
-/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are. Where bytes came, counts
-/// the replies.
-fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Result<usize> {
-    if !bytes.is_empty() {
-        *count = 0;
+/// The replies that were handed out.
+struct Portion {
+    /// The number of their bytes.
+    length: usize,
+    /// `true` if more were received.
+    has_rest: bool,
+}
+
+/// Hands out a portion of the complete replies at the beginning of `bytes`. Where bytes came, counts the replies.
+fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Result<Portion> {
+    let mut length = 0;
+    if bytes.is_empty() {
+        return Ok(Portion { length, has_rest: false });
     }
-    let mut taken = 0;
-    while taken < bytes.len() {
-        let read = replies::read(&bytes[taken..]);
-        let Some((value, length)) = read.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))? else {
+    let most = (lock(shared).pending.len() / PORTIONS).max(PORTION_MIN);
+    *count = 0;
+    while length < bytes.len() {
+        if *count == most {
+            return Ok(Portion { length, has_rest: true });
+        }
+        let read = replies::read(&bytes[length..]);
+        let Some((value, size)) = read.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))? else {
             break;
         };
-        taken += length;
+        length += size;
         *count += 1;
         let reply = {
             let mut shared = lock(shared);
@@ -264,7 +302,7 @@ fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Resu
             _ = pending.reply.send(value);
         }
     }
-    Ok(taken)
+    Ok(Portion { length, has_rest: false })
 }
 
 impl Drop for Driver {
@@ -285,6 +323,11 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 /// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
 const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
+
+/// The portions in which the replies to all pending requests are handed out, and the fewest replies of one. A portion
+/// costs a turn of the task and a write.
+const PORTIONS: usize = 8;
+const PORTION_MIN: usize = 4;
 
 /// The bytes that are read at once: the replies to some hundred requests.
 const READ_SIZE: usize = 8 * 1024;
@@ -396,6 +439,37 @@ mod tests {
         // The first alone, and then all others.
         let writes = writes.load(std::sync::atomic::Ordering::SeqCst);
         assert!(writes <= 5, "{writes} writes");
+    }
+
+    /// With one thread, so that the number of writes does not depend on which task another thread takes.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn requests_that_follow_many_replies_are_written_in_portions() {
+        const TASKS: usize = 64;
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let writes = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = || writes.load(std::sync::atomic::Ordering::SeqCst);
+        let (pipe, driver) = Pipe::new(Box::new(Counting(near, writes.clone())));
+        leasehold_machine::spawn(driver);
+        let tasks = tokio::spawn(async move {
+            let tasks: Vec<_> = (0..TASKS)
+                .map(|_| {
+                    let pipe = pipe.clone();
+                    tokio::spawn(async move {
+                        send(&pipe, 0, "ask ").await.unwrap();
+                        send(&pipe, 0, "more").await.unwrap();
+                    })
+                })
+                .collect();
+            futures_util::future::join_all(tasks).await
+        });
+        received(&mut far, 4 * TASKS).await;
+        let before = count();
+        far.write_all(":1\r\n".repeat(TASKS).as_bytes()).await.unwrap();
+        received(&mut far, 4 * TASKS).await;
+        let portions = count() - before;
+        assert!((PORTIONS / 2..=2 * PORTIONS).contains(&portions), "{portions} writes");
+        far.write_all(":1\r\n".repeat(TASKS).as_bytes()).await.unwrap();
+        assert!(tasks.await.unwrap().iter().all(Result::is_ok));
     }
 
     #[tokio::test]
