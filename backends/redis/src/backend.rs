@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
-    Backend, Claim, DirectAnswer, DirectRequests, Failure, Finding, Moment, Patience, Profile,
+    Backend, Claim, DirectAnswer, DirectRelease, DirectRequests, Failure, Finding, Moment, Patience, Profile,
     RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
     SnapshotVersion, Step,
 };
@@ -254,6 +254,10 @@ impl Backend for RedisBackend {
 impl DirectRequests for RedisBackend {
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
         self.ask_for(claim, asked_at)
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        self.send_release(claim)
     }
 }
 

@@ -123,6 +123,7 @@ macro_rules! __each_law {
             direct {
                 a_direct_request_counts_like_any_other: "a direct request grants or leaves nothing",
                 what_is_left_of_a_dropped_answer_can_be_released: "a release ends a request whose answer was dropped",
+                a_direct_release_needs_no_caller_that_waits_for_it: "a direct release is sent when it is called for",
                 no_direct_request_passes_the_queue: "Fifo: a direct request passes no claim that waits",
             }
             idempotence {

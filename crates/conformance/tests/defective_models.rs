@@ -78,6 +78,9 @@ faults! {
         GrantsDirectlyInSecret in strong breaks "direct::a_direct_request_counts_like_any_other";
         DirectRequestLeavesAPlace in strong breaks "direct::a_direct_request_counts_like_any_other";
         DirectRequestComesLate in strong breaks "direct::what_is_left_of_a_dropped_answer_can_be_released";
+        DirectReleaseFreesNothing in strong breaks "direct::a_direct_request_counts_like_any_other";
+        DirectReleaseWaitsForItsCaller in strong breaks
+            "direct::a_direct_release_needs_no_caller_that_waits_for_it";
     }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::pin::Pin;
 
-use crate::{Claim, Grant, Moment};
+use crate::{Claim, Grant, Moment, Release};
 
 /// The requests of a store that can be sent without a wait, over a connection that is there.
 ///
@@ -19,6 +19,13 @@ pub trait DirectRequests: Debug + Send + Sync {
     /// `None` is always right: nothing was sent, and the engine goes the longer way. A backend returns it if it would
     /// have to wait before it sends, for a connection or a permit. It must not block.
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer>;
+
+    /// Sends the release of a claim, and returns its answer.
+    ///
+    /// `None` is always right, as for [`DirectRequests::ask_directly`]. The release is on its way when this returns,
+    /// whether its answer is waited for or not. Only if the store refuses it for a reason that passes, the backend may
+    /// send it again while the answer is polled.
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease>;
 }
 
 /// The answer to a direct request, once it arrives.
@@ -31,6 +38,12 @@ pub trait DirectRequests: Debug + Send + Sync {
 ///    remain until its lease ends.
 /// 3. It ends within the time that the backend gives any request.
 pub type DirectAnswer = Pin<Box<dyn Future<Output = DirectReply> + Send>>;
+
+/// The answer to a release that was sent, once it arrives.
+///
+/// It holds nothing that another call needs, it may be left unpolled or dropped at any time, and it ends within the
+/// time that the backend gives any request.
+pub type DirectRelease = Pin<Box<dyn Future<Output = Release> + Send>>;
 
 /// The outcome of a request for a new claim. No variant will be added, so a match is complete.
 #[derive(Clone, Debug)]

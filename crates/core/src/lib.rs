@@ -60,7 +60,7 @@ pub use backoff::{Backoff, doubled, jittered, part_of, spread};
 pub use call_watch::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};
-pub use direct::{DirectAnswer, DirectReply, DirectRequests};
+pub use direct::{DirectAnswer, DirectRelease, DirectReply, DirectRequests};
 pub use failure::{Effect, Failure, FailureKind};
 pub use fence::{Fence, FenceGrade, ParseFenceError};
 pub use finding::{Finding, Severity};

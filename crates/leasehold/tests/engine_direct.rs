@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use common::{block_on, held, ms, settles, waiting};
 use futures_util::FutureExt;
 use leasehold::backend::{
-    AtOnce, Backend, Claim, DirectAnswer, DirectReply, DirectRequests, Failure, Moment, Patience, Profile,
-    Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    AtOnce, Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Failure, Moment,
+    Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind};
@@ -29,6 +29,78 @@ async fn uncontended_lock_is_one_direct_request() {
         guard.expect("it is free").release().await.unwrap();
     }
     assert_eq!((store.direct(), store.long()), (6, 0));
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn callers_that_wait_for_releases_send_them_themselves() {
+    let (locks, store) = opened();
+    let guards = [locks.mutex("a"), locks.mutex("b"), locks.mutex("c")]
+        .map(|lock| async move { lock.lock().await.unwrap() });
+    let guards = futures_util::future::join_all(guards).await;
+    let answers: Vec<_> = guards.iter().map(|_| store.hold_release_back()).collect();
+    let mut releases = futures_util::future::join_all(guards.into_iter().map(leasehold::Guard::release));
+    assert!((&mut releases).now_or_never().is_none());
+    assert_eq!(store.released(), (3, 3), "none waits for another one");
+    for answer in answers {
+        answer.send(()).unwrap();
+    }
+    assert!(releases.await.iter().all(Result::is_ok));
+    assert_eq!(store.released(), (3, 3));
+    // A guard that is dropped has no caller.
+    drop(locks.mutex("a").lock().await.unwrap());
+    settles(&locks, "a").await;
+    assert_eq!(store.released(), (3, 4));
+}
+
+#[tokio::test]
+async fn direct_release_without_an_answer_is_repeated() {
+    let (locks, store) = opened();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    drop(store.hold_release_back());
+    guard.release().await.unwrap();
+    assert_eq!(store.released(), (1, 2));
+    // Nor does it matter if the backend panics when it has sent the release.
+    let guard = locks.mutex("job").lock().await.unwrap();
+    store.release_panics.store(1, Ordering::SeqCst);
+    guard.release().await.unwrap();
+    assert_eq!(store.released(), (2, 4));
+    settles(&locks, "job").await;
+}
+
+#[tokio::test]
+async fn direct_release_whose_caller_leaves_is_awaited_by_the_client() {
+    let (locks, store) = opened();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let answer = store.hold_release_back();
+    let mut release = Box::pin(guard.release());
+    assert!((&mut release).now_or_never().is_none());
+    drop(release);
+    let closing = locks.clone();
+    let closing = tokio::spawn(async move { closing.close(SOON).await });
+    tokio::time::sleep(ms(50)).await;
+    assert!(!closing.is_finished(), "closing waits for the answer");
+    answer.send(()).unwrap();
+    assert!(closing.await.unwrap());
+    assert_eq!(store.released(), (1, 1));
+}
+
+/// A waiter of the same client goes on when the release is answered, and its caller need not be polled for that.
+#[tokio::test]
+async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
+    let (locks, store) = opened();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let answer = store.hold_release_back();
+    let mut release = Box::pin(guard.release());
+    assert!((&mut release).now_or_never().is_none());
+    let waits = locks.mutex("job");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    tokio::time::sleep(ms(50)).await;
+    answer.send(()).unwrap();
+    let guard = tokio::time::timeout(SOON, waits).await.expect("nobody polls the release").unwrap().unwrap();
+    assert_eq!(store.released(), (1, 1));
+    release.await.unwrap();
+    guard.release().await.unwrap();
     settles(&locks, "job").await;
 }
 
@@ -298,7 +370,11 @@ struct Distant {
     long: AtomicU32,
     panics: AtomicU32,
     panics_later: AtomicU32,
+    /// Releases of either kind, and the direct ones among them.
     released: AtomicU32,
+    released_directly: AtomicU32,
+    release_panics: AtomicU32,
+    release_held_back: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// Called once, before a direct request takes effect.
     before_it_asks: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -319,6 +395,9 @@ impl Distant {
             panics: AtomicU32::new(0),
             panics_later: AtomicU32::new(0),
             released: AtomicU32::new(0),
+            released_directly: AtomicU32::new(0),
+            release_panics: AtomicU32::new(0),
+            release_held_back: Mutex::default(),
             before_it_asks: Mutex::default(),
         });
         (Client::builder().over(store.clone()).unwrap(), store)
@@ -334,6 +413,17 @@ impl Distant {
         let (sender, receiver) = oneshot::channel();
         self.held_back.lock().unwrap().push_back(receiver);
         sender
+    }
+
+    /// Holds the answer to the next direct release back until something is sent, or loses it.
+    fn hold_release_back(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.release_held_back.lock().unwrap().push_back(receiver);
+        sender
+    }
+
+    fn released(&self) -> (u32, u32) {
+        (self.released_directly.load(Ordering::SeqCst), self.released.load(Ordering::SeqCst))
     }
 
     fn direct(&self) -> u32 {
@@ -369,6 +459,23 @@ impl DirectRequests for Distant {
             match held_back {
                 None => reply,
                 Some(held_back) => held_back.await.map_or(DirectReply::Unknown, |()| reply),
+            }
+        }))
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        let release = self.memory.release_now(claim)?;
+        self.released.fetch_add(1, Ordering::SeqCst);
+        self.released_directly.fetch_add(1, Ordering::SeqCst);
+        fails(&self.release_panics);
+        let held_back = self.release_held_back.lock().unwrap().pop_front();
+        Some(Box::pin(async move {
+            match held_back {
+                None => release,
+                Some(held_back) => match held_back.await {
+                    Ok(()) => release,
+                    Err(_) => Release::Unknown(Failure::unanswered("the answer was lost")),
+                },
             }
         }))
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::backend::{
-    AtOnce, Backend, Claim, DirectAnswer, DirectReply, DirectRequests, Effect, Failure, FailureKind, Grant,
-    Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
+    AtOnce, Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Effect, Failure,
+    FailureKind, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release,
+    Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -187,6 +187,40 @@ impl Wire {
         }))
     }
 
+    /// Sends a release directly, as [`Wire::send_directly`].
+    fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
+        let memory = self.store.memory.at_once()?;
+        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
+        if is_cut_off || self.is_crashed() || !self.dice.percent(self.direct) {
+            return None;
+        }
+        self.judge.note(format_args!("c{} -> direct release", self.client));
+        self.judge.count("released directly");
+        self.judge.foreign();
+        let (before, fate, after) = self.fate();
+        let unknown = |text| Release::Unknown(Failure::unanswered(text));
+        let release = match fate {
+            Fate::IsRefused => Release::Unknown(Failure::unavailable("refused")),
+            Fate::IsDenied => Release::Unknown(Failure::new(FailureKind::Denied, Effect::None, "denied")),
+            Fate::LosesRequest => unknown("the request was lost"),
+            Fate::Passes | Fate::LosesReply => match memory.release_now(claim) {
+                Some(_) if fate == Fate::LosesReply => unknown("the answer was lost"),
+                Some(release) => release,
+                None => return None,
+            },
+        };
+        let (crashed, pause) = (self.crashed.clone(), before + after);
+        Some(Box::pin(async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            if crashed.is_cancelled() {
+                std::future::pending::<()>().await;
+            }
+            release
+        }))
+    }
+
     /// Brings one call to the store, and its answer back.
     async fn call<T>(&self, verb: &str, request: impl Future<Output = T>) -> Result<T, Failure> {
         self.judge.called(self.client, verb);
@@ -322,6 +356,10 @@ impl Backend for Wire {
 impl DirectRequests for Wire {
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
         self.send_directly(claim, asked_at)
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        self.send_release(claim)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Releasing claims: one request each, all sent at once.
 
-use leasehold_core::{Claim, Release};
+use leasehold_core::{Claim, DirectRelease, Failure, Release};
+use redis::Value;
 
 use crate::backend::RedisBackend;
 use crate::net::request::Request;
@@ -13,12 +14,14 @@ impl RedisBackend {
     pub(super) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
         let answers = self.servers.run_all(&requests, self.config.timeout).await;
-        let read = |answer: Result<_, _>| match answer.and_then(reply::existed) {
-            Ok(true) => Release::Freed,
-            Ok(false) => Release::Gone,
-            Err(failure) => Release::Unknown(failure),
-        };
         answers.into_iter().map(read).collect()
+    }
+
+    /// Sends the release of one claim over the connection that is there.
+    pub(super) fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
+        let released = self.servers.run_now(self.release_request(claim), self.config.timeout)?;
+        self.pollers.forget(claim.id);
+        Some(Box::pin(async move { read(released.await) }))
     }
 
     /// Builds the request that ends one claim.
@@ -30,5 +33,13 @@ impl RedisBackend {
             args: vec![reply::member(claim), self.wake_scope().to_owned()],
             confirm: None,
         }
+    }
+}
+
+fn read(answer: Result<Value, Failure>) -> Release {
+    match answer.and_then(reply::existed) {
+        Ok(true) => Release::Freed,
+        Ok(false) => Release::Gone,
+        Err(failure) => Release::Unknown(failure),
     }
 }

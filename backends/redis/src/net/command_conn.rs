@@ -229,6 +229,27 @@ impl CommandConn {
         })
     }
 
+    /// Runs one script as [`CommandConn::ask_now`], and once more with its text if the server does not know it.
+    ///
+    /// # Cancel safety
+    /// The request is sent, even if the future is dropped. The text is not.
+    pub(crate) fn run_now(
+        self: &Arc<Self>,
+        request: Request,
+        limit: Duration,
+    ) -> Option<impl Future<Output = Result<Value, Failure>> + Send + use<>> {
+        let (conn, link, limit) = (self.clone(), self.present()?, Limit::of(limit));
+        let sent = Sent::over(&link, &request, Naming::Short, RequestRole::Known);
+        Some(async move {
+            let mut answer = conn.answer_to(&link, sent, limit).await;
+            if let Err(ReplyError::UnknownScript) = answer {
+                // Boxed, so that the common future stays small.
+                answer = Box::pin(conn.ask_with_text(&link, &request, RequestRole::Known, limit)).await;
+            }
+            answer.map_err(|error| failure(error, &link))
+        })
+    }
+
     /// Sends one plain command.
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
         let limit = Limit::of(limit);

@@ -57,6 +57,18 @@ impl Servers {
         }
     }
 
+    /// Runs one script over the connection that is there, as [`CommandConn::run_now`]; `None` on a cluster.
+    pub(crate) fn run_now(
+        &self,
+        request: Request,
+        limit: Duration,
+    ) -> Option<impl Future<Output = Result<Value, Failure>> + Send + use<>> {
+        match self {
+            Servers::One(conn) => conn.run_now(request, limit),
+            Servers::Cluster(_) => None,
+        }
+    }
+
     /// Runs scripts in one go to each server; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         match self {

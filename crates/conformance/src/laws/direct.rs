@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, DirectAnswer, DirectReply, Grant, Moment};
+use leasehold_core::{Claim, DirectAnswer, DirectRelease, DirectReply, Grant, Moment, Release};
 
 use super::short_way::{Call, ShortWay, counts_like_any_other, passes_no_queue};
-use crate::client::{TestClient, within};
+use crate::client::{HANG, TestClient, within};
 use crate::not_kept::{Checked, NotKept};
 use crate::trial::Trial;
 
@@ -36,6 +36,29 @@ pub(crate) async fn what_is_left_of_a_dropped_answer_can_be_released(trial: &Tri
     Ok(())
 }
 
+pub(crate) async fn a_direct_release_needs_no_caller_that_waits_for_it(trial: &Trial) -> Checked {
+    let (first, second) = (trial.client(0), trial.client(1));
+    for share in trial.exclusive_shares()? {
+        let resource = trial.resource(&format!("left/{share}"))?;
+        // What a store has to learn at the first release does not count.
+        let before = trial.claim(&resource, share)?;
+        first.hold(&before).await?;
+        first.free(&before).await?;
+        for _ in 0..ROUNDS {
+            let claim = trial.claim(&resource, share)?;
+            first.hold(&claim).await?;
+            let answer = released(first, &claim).ok_or_else(none)?;
+            tokio::time::sleep(LATE).await;
+            second
+                .expect_no_claims(&resource, "after a direct release whose answer nobody waits for")
+                .await?;
+            drop(answer);
+            first.gone(&claim, "after a direct release").await?;
+        }
+    }
+    Ok(())
+}
+
 pub(crate) async fn no_direct_request_passes_the_queue(trial: &Trial) -> Checked {
     passes_no_queue(trial, &DIRECTLY).await
 }
@@ -56,7 +79,13 @@ fn ask<'a>(
 }
 
 fn release<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {
-    Box::pin(client.free(claim))
+    Box::pin(async {
+        let Some(answer) = released(client, claim) else { return client.free(claim).await };
+        match within(HANG, "a direct release", answer).await? {
+            Release::Freed => Ok(()),
+            other => Err(NotKept::broken(format!("a direct release must answer Freed, not {other:?}"))),
+        }
+    })
 }
 
 fn release_again<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {
@@ -64,9 +93,16 @@ fn release_again<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {
 }
 
 fn sent(client: &TestClient, claim: &Claim, asked_at: Moment) -> Checked<DirectAnswer> {
-    let none = || NotKept::OptedOut("it sends no request on the thread of the caller".to_owned());
     let asked = client.backend.direct_requests().and_then(|requests| requests.ask_directly(claim, asked_at));
     asked.ok_or_else(none)
+}
+
+fn released(client: &TestClient, claim: &Claim) -> Option<DirectRelease> {
+    client.backend.direct_requests()?.release_directly(claim)
+}
+
+fn none() -> NotKept {
+    NotKept::OptedOut("it sends no request on the thread of the caller".to_owned())
 }
 
 const ROUNDS: usize = 5;

@@ -21,6 +21,8 @@ pub enum Defect {
     GrantsDirectlyInSecret,
     DirectRequestLeavesAPlace,
     DirectRequestComesLate,
+    DirectReleaseFreesNothing,
+    DirectReleaseWaitsForItsCaller,
     // Of the admission.
     AdmitsOneTooMany,
     WriterLeavesRoom,

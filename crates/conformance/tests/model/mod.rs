@@ -14,11 +14,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
-    Ask, AtOnce, Backend, Claim, ClaimId, ClaimInfo, Clock, DirectAnswer, DirectReply, DirectRequests,
-    Durability, Effect, Entry, Failure, FailureKind, Fence, FenceGrade, Grant, Hint, Ledger, Liveness,
-    LockSupport, Moment, Note, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release,
-    Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, Verdict, Wait,
-    WaitMode,
+    Ask, AtOnce, Backend, Claim, ClaimId, ClaimInfo, Clock, DirectAnswer, DirectRelease, DirectReply,
+    DirectRequests, Durability, Effect, Entry, Failure, FailureKind, Fence, FenceGrade, Grant, Hint, Ledger,
+    Liveness, LockSupport, Moment, Note, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers,
+    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, Verdict,
+    Wait, WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -516,6 +516,21 @@ impl DirectRequests for Model {
             asking()
         });
         Some(Box::pin(async { task.await.unwrap_or(DirectReply::Unknown) }))
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        let (model, claim) = (self.clone(), claim.clone());
+        let store = &self.store;
+        if store.is(Defect::DirectReleaseFreesNothing) {
+            return Some(Box::pin(async { Release::Freed }));
+        }
+        let is_lazy = store.is(Defect::DirectReleaseWaitsForItsCaller);
+        let releasing = move || if model.store.release(&claim) { Release::Freed } else { Release::Gone };
+        if is_lazy {
+            return Some(Box::pin(async move { releasing() }));
+        }
+        let release = releasing();
+        Some(Box::pin(async { release }))
     }
 }
 

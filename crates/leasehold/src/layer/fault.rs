@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, DirectAnswer, DirectRequests, Durability, Effect, Failure,
-    FailureKind, Finding, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers,
-    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp, Step,
-    WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, DirectAnswer, DirectRelease, DirectRequests, Durability, Effect,
+    Failure, FailureKind, Finding, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered,
+    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp,
+    Step, WaitMode,
 };
 use tokio::sync::watch;
 
@@ -269,6 +269,14 @@ impl DirectRequests for Fault {
         let wire = self.wire(Verb::Contend);
         let inner = self.inner.direct_requests().filter(|_| *wire.mode.borrow() == Mode::Pass)?;
         let answer = inner.ask_directly(claim, asked_at)?;
+        wire.calls.fetch_add(1, Ordering::SeqCst);
+        Some(answer)
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        let wire = self.wire(Verb::Release);
+        let inner = self.inner.direct_requests().filter(|_| *wire.mode.borrow() == Mode::Pass)?;
+        let answer = inner.release_directly(claim)?;
         wire.calls.fetch_add(1, Ordering::SeqCst);
         Some(answer)
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release, doubled};
+use leasehold_core::{Backend, Claim, Clock, DirectRelease, Failure, Moment, Release, doubled};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::Engine;
@@ -133,6 +133,11 @@ impl Job {
         jittered(doubled(RETRY_FIRST, RETRY_LAST, self.tries.saturating_sub(1)))
     }
 
+    /// Counts an attempt that may have taken effect, without an answer.
+    pub(crate) fn count_try(&mut self) {
+        self.tries += 1;
+    }
+
     /// Returns `true` if an attempt was made before.
     pub(crate) fn was_tried(&self) -> bool {
         self.tries > 0
@@ -174,7 +179,7 @@ impl Job {
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
-            self.tries += 1;
+            self.count_try();
             return Err(self);
         }
         let released = self.outcome_of(release);
@@ -212,6 +217,17 @@ impl Drop for Job {
 /// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
 pub(crate) fn without_panics(work: impl Future<Output = bool> + Send + 'static) -> ReleaseFuture {
     AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
+}
+
+/// Ends a job with the answer to its release, which was sent at this time. Returns the job if it is to be tried again.
+pub(crate) async fn settle(
+    job: Job,
+    answer: DirectRelease,
+    asked_at: Moment,
+    clock: &dyn Clock,
+) -> Option<Job> {
+    let release = answered(answer).await.unwrap_or_else(Release::Unknown);
+    job.answered(release, asked_at, clock.now()).err()
 }
 
 /// Asks the server once to release these claims. Returns those to be tried again.

@@ -9,15 +9,15 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
+use leasehold_core::{Backend, Claim, ClaimId, Clock, DirectRelease, Failure, Moment, Release, Resource};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
 use crate::engine::lease::{Ended, Lease, State};
-use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
-use crate::engine::release::job::{Job, ReleaseCounters, end, without_panics};
+use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, ReleaseFuture};
+use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_panics};
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
@@ -83,8 +83,9 @@ impl Reaper {
 
     /// Releases a claim that was held. The local queue continues when that is done.
     ///
-    /// A caller that waits may have to carry out the release itself. That is so while the client has no
-    /// other release under way that it could be batched with, and nothing in this process depends on it.
+    /// A caller that waits may have to carry out the release itself. That is so if the backend sends it at once, or
+    /// while the client has no other release under way that it could be batched with. Nothing in this process may
+    /// depend on it.
     pub(crate) fn release(
         &self,
         engine: &Arc<Engine>,
@@ -109,14 +110,24 @@ impl Reaper {
             return Ending::Unwatched;
         };
         let outcome = job.outcome();
-        if is_only {
-            return match self.release_inline(engine, job) {
-                Some(inline) => Ending::Inline(inline, outcome),
-                None => Ending::Pending(outcome),
-            };
+        let (resource, id) = (job.claim.resource.clone(), job.claim.id);
+        let sent = self.send_directly(engine, &mut job);
+        if sent.is_none() && !is_only {
+            self.send(job);
+            return Ending::Pending(outcome);
         }
-        self.send(job);
-        Ending::Pending(outcome)
+        let (backend, clock) = (self.backend.clone(), self.clock.clone());
+        let release = match sent {
+            Some(answer) => {
+                let asked_at = ended.at;
+                self.inline(async move { settle(job, answer, asked_at, &*clock).await })
+            }
+            None => self.inline(async move { end(vec![job], &*backend, &*clock).await.pop() }),
+        };
+        match self.release_inline(engine, &resource, id, release) {
+            Some(inline) => Ending::Inline(inline, outcome),
+            None => Ending::Pending(outcome),
+        }
     }
 
     /// Releases a claim that never had a user.
@@ -165,22 +176,47 @@ impl Reaper {
         }
     }
 
-    fn release_inline(&self, engine: &Arc<Engine>, job: Job) -> Option<InlineReleaseFuture> {
-        let (resource, id) = (job.claim.resource.clone(), job.claim.id);
-        let (backend, clock) = (self.backend.clone(), self.clock.clone());
-        let (jobs, rest) = (self.jobs.clone(), self.jobs.clone());
-        let release = async move {
-            // The worker makes the retries.
-            for job in end(vec![job], &*backend, &*clock).await {
-                drop(rest.send(Order::Release(job)));
+    /// Sends the release, if the backend can do so at once.
+    fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<DirectRelease> {
+        let span = || tracing::debug_span!("leasehold.release", claims = 1);
+        let sent = in_span(span, || {
+            contained(|| {
+                // It panics in a thread that is ending, which may drop a guard.
+                let _entered = engine.runtime.enter();
+                self.backend.direct_requests()?.release_directly(&job.claim)
+            })
+        });
+        if sent.is_none() {
+            // It panicked, perhaps after it had sent.
+            job.count_try();
+        }
+        sent.flatten()
+    }
+
+    /// Creates the release of one claim. The worker makes the retries.
+    fn inline(&self, attempt: impl Future<Output = Option<Job>> + Send + 'static) -> ReleaseFuture {
+        let jobs = self.jobs.clone();
+        without_panics(async move {
+            if let Some(job) = attempt.await {
+                drop(jobs.send(Order::Release(job)));
             }
             true
-        };
+        })
+    }
+
+    fn release_inline(
+        &self,
+        engine: &Arc<Engine>,
+        resource: &Resource,
+        id: ClaimId,
+        release: ReleaseFuture,
+    ) -> Option<InlineReleaseFuture> {
+        let jobs = self.jobs.clone();
         let resume = move |release| drop(jobs.send(Order::Resume(release)));
         // The queue keeps a weak reference to it, with which a later waiter detaches it. If something
         // depends on it already, the worker carries it out from the start.
-        let inline = InlineRelease::new(without_panics(release), engine.runtime.clone(), resume);
-        if !engine.may_release_inline(&resource, id, &inline) {
+        let inline = InlineRelease::new(release, engine.runtime.clone(), resume);
+        if !engine.may_release_inline(resource, id, &inline) {
             inline.detach();
             return None;
         }
