@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Claim, Effect, FailureKind, Proof, Release, Renew, Renewal, Share, Step};
+use leasehold_core::{
+    Claim, Effect, FailureKind, Proof, Put, Release, Renew, Renewal, Resource, Share, Step,
+};
 use leasehold_testkit::{MemcachedServer, Proxy};
 
 const DIALECTS: [&str; 2] = ["native", "plain"];
@@ -112,6 +114,25 @@ async fn a_pause_of_the_server_does_not_end_a_lock_early() {
             assert!(taken.is_none() || asked_at.elapsed() >= VALID, "{dialect}: {name} was given to another");
         }
     }
+}
+
+#[tokio::test]
+async fn rewrites_of_a_value_do_not_extend_its_life() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (registers, at) = (backend.registers().unwrap(), Resource::new("value").unwrap());
+    let keep = Duration::from_secs(4);
+    let mut seen = registers.read(&at).await.unwrap();
+    let mut left = Some(keep);
+    // The server counts in seconds, so each rewrite takes up to one from it.
+    for _ in 0..4 {
+        let put = Put { value: Some(b"v".to_vec()), keep: left };
+        registers.swap(&at, &seen.stamp, &put).await.unwrap().unwrap();
+        seen = registers.read(&at).await.unwrap();
+        assert!(seen.left <= left, "{:?} became {:?}", left, seen.left);
+        left = seen.left;
+    }
+    assert!(left < Some(keep), "{left:?}");
 }
 
 #[tokio::test]

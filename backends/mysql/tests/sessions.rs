@@ -217,10 +217,13 @@ async fn holder_that_comes_or_goes_is_never_taken_for_another_program() {
             shown
         }));
     }
-    for cycle in 0..200 {
+    for cycle in 0..400 {
         let job = claim("job", LONG);
         hold(&*backend, &job).await;
-        tokio::time::sleep(Duration::from_micros(cycle * 397 % 25_000)).await;
+        // At first without a pause.
+        if cycle > 200 {
+            tokio::time::sleep(Duration::from_micros(cycle * 397 % 25_000)).await;
+        }
         assert!(matches!(release(&*backend, &job).await, Release::Freed));
     }
     over.store(true, Ordering::Relaxed);

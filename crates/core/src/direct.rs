@@ -1,4 +1,4 @@
-//! An optional seam: a request for a lock that is sent on the thread of the caller, who waits for the answer.
+//! An optional seam: requests and releases that are sent on the thread of the caller, who waits for the answer.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -10,6 +10,8 @@ use crate::{Claim, Grant, Moment, Release};
 /// A task and two channels cost as much as a request. So the engine lets the caller of an uncontended lock send the
 /// request and wait for the answer, before it begins the longer way over
 /// [`Backend::contend`](crate::Backend::contend).
+///
+/// The caller that awaits a release sends it itself, too.
 ///
 /// The engine calls it on any thread, with the client's runtime entered. A panic counts as an answer of unknown effect.
 pub trait DirectRequests: Debug + Send + Sync {
@@ -23,8 +25,9 @@ pub trait DirectRequests: Debug + Send + Sync {
     /// Sends the release of a claim, and returns its answer.
     ///
     /// `None` is always right, as for [`DirectRequests::ask_directly`]. The release is on its way when this returns,
-    /// whether its answer is waited for or not. Only if the store refuses it for a reason that passes, the backend may
-    /// send it again while the answer is polled.
+    /// whether its answer is waited for or not. Only if the store refuses it for a reason that passes, as on a server
+    /// that has just been started, it is sent again, by the backend or the engine, and then only while the answer is
+    /// polled. Clients that wait for the lock wait for that, until the lease ends at the latest.
     fn release_directly(&self, claim: &Claim) -> Option<DirectRelease>;
 }
 

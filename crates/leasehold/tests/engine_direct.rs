@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,17 @@ async fn direct_release_without_an_answer_is_repeated() {
     guard.release().await.unwrap();
     assert_eq!(store.released(), (2, 4));
     settles(&locks, "job").await;
+}
+
+/// The release had no effect, so it was not what ended the claim.
+#[tokio::test]
+async fn claim_that_is_gone_after_a_refused_release_was_lost() {
+    let (locks, store) = opened();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    store.forgets.store(true, Ordering::SeqCst);
+    let error = guard.release().await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error}");
+    assert_eq!(store.released(), (0, 1));
 }
 
 #[tokio::test]
@@ -374,6 +385,8 @@ struct Distant {
     released: AtomicU32,
     released_directly: AtomicU32,
     release_panics: AtomicU32,
+    /// The store loses the claim of the next direct release, and refuses the release.
+    forgets: AtomicBool,
     release_held_back: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// Called once, before a direct request takes effect.
     before_it_asks: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -397,6 +410,7 @@ impl Distant {
             released: AtomicU32::new(0),
             released_directly: AtomicU32::new(0),
             release_panics: AtomicU32::new(0),
+            forgets: AtomicBool::new(false),
             release_held_back: Mutex::default(),
             before_it_asks: Mutex::default(),
         });
@@ -465,6 +479,10 @@ impl DirectRequests for Distant {
 
     fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
         let release = self.memory.release_now(claim)?;
+        if self.forgets.swap(false, Ordering::SeqCst) {
+            let text = "another server decides by now, and does not know the claim";
+            return Some(Box::pin(async move { Release::Unknown(Failure::unavailable(text)) }));
+        }
         self.released.fetch_add(1, Ordering::SeqCst);
         self.released_directly.fetch_add(1, Ordering::SeqCst);
         fails(&self.release_panics);

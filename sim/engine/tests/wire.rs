@@ -187,9 +187,8 @@ impl Wire {
         }))
     }
 
-    /// Sends a release directly, as [`Wire::send_directly`].
+    /// Sends a release directly, where one is. It takes effect some time later, and later requests may overtake it.
     fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
-        let memory = self.store.memory.at_once()?;
         let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
         if is_cut_off || self.is_crashed() || !self.dice.percent(self.direct) {
             return None;
@@ -199,25 +198,35 @@ impl Wire {
         self.judge.foreign();
         let (before, fate, after) = self.fate();
         let unknown = |text| Release::Unknown(Failure::unanswered(text));
-        let release = match fate {
-            Fate::IsRefused => Release::Unknown(Failure::unavailable("refused")),
-            Fate::IsDenied => Release::Unknown(Failure::new(FailureKind::Denied, Effect::None, "denied")),
-            Fate::LosesRequest => unknown("the request was lost"),
-            Fate::Passes | Fate::LosesReply => match memory.release_now(claim) {
-                Some(_) if fate == Fate::LosesReply => unknown("the answer was lost"),
-                Some(release) => release,
-                None => return None,
-            },
-        };
-        let (crashed, pause) = (self.crashed.clone(), before + after);
+        let (store, claim) = (self.store.clone(), claim.clone());
+        // It is on its way, whatever becomes of its caller.
+        let effect = tokio::spawn(async move {
+            if !before.is_zero() {
+                sleep(before).await;
+            }
+            match fate {
+                Fate::IsRefused => Release::Unknown(Failure::unavailable("refused")),
+                Fate::IsDenied => Release::Unknown(Failure::new(FailureKind::Denied, Effect::None, "denied")),
+                Fate::LosesRequest => unknown("the request was lost"),
+                Fate::Passes | Fate::LosesReply => {
+                    let released = store.memory.release(&[&claim]).await.pop();
+                    match released.filter(|_| fate == Fate::Passes) {
+                        Some(release) => release,
+                        None => unknown("the answer was lost"),
+                    }
+                }
+            }
+        });
+        let crashed = self.crashed.clone();
         Some(Box::pin(async move {
-            if !pause.is_zero() {
-                sleep(pause).await;
+            let release = effect.await;
+            if !after.is_zero() {
+                sleep(after).await;
             }
             if crashed.is_cancelled() {
                 std::future::pending::<()>().await;
             }
-            release
+            release.unwrap_or_else(|_| Release::Unknown(Failure::unanswered("the world ended")))
         }))
     }
 

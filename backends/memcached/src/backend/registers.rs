@@ -16,7 +16,7 @@ use leasehold_core::{
 use crate::backend::cells::Items;
 use crate::net::error;
 use crate::net::link::Link;
-use crate::protocol::command::{Command, Key, Life};
+use crate::protocol::command::{CLOCK_LAG, Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The promises of a server that may forget everything.
@@ -37,7 +37,7 @@ impl Registers for Items {
             Some(Reply::Item { value, number, left, .. }) => Ok(Registered {
                 value: Some(unframed(at, &value)?.1.to_vec()),
                 stamp: State { epoch: link.facts.started, number }.stamp(),
-                left: left.map(Duration::from_secs),
+                left: left.map(|left| Duration::from_secs(left).saturating_sub(SLACK)),
             }),
             Some(Reply::Missing { .. }) => Ok(nothing()),
             reply => Err(node.unexpected(&reply.unwrap_or(Reply::Missing { mark: None }))),
@@ -148,11 +148,15 @@ fn nothing() -> Registered {
     Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
+/// The time for which an item is kept beyond what was asked for: its last second is not sure, and the clock of the
+/// server may be behind. It is not reported as left, or each rewrite of a value would extend its life.
+const SLACK: Duration = CLOCK_LAG.saturating_add(Duration::from_secs(1));
+
 /// Returns the life of an item to be written.
 fn life(keep: Option<Duration>) -> Result<Life, Failure> {
     match keep {
         None => Ok(Life::FOR_EVER),
-        Some(keep) if keep <= MAX_KEEP => Ok(Life::of_lease(keep)),
+        Some(keep) if keep <= MAX_KEEP => Ok(Life::of(keep + SLACK)),
         Some(keep) => {
             let (keep, most) = (humantime::format_duration(keep), humantime::format_duration(MAX_KEEP));
             let text =

@@ -242,7 +242,9 @@ impl CommandConn {
         let sent = Sent::over(&link, &request, Naming::Short, RequestRole::Known);
         Some(async move {
             let mut answer = conn.answer_to(&link, sent, limit).await;
-            if let Err(ReplyError::UnknownScript) = answer {
+            // A caller that was not polled for long may come too late, which is no fault of the connection.
+            let is_in_time = || !limit.left().is_zero() && conn.is_current(&link);
+            if matches!(answer, Err(ReplyError::UnknownScript)) && is_in_time() {
                 // Boxed, so that the common future stays small.
                 answer = Box::pin(conn.ask_with_text(&link, &request, RequestRole::Known, limit)).await;
             }
@@ -397,7 +399,12 @@ impl CommandConn {
     fn present(&self) -> Option<Arc<Link>> {
         let state = self.state();
         let link = state.dialing.as_ref()?.peek()?.as_ref().ok()?;
-        (link.is_usable() && self.dialer.source().is_current(link.target())).then(|| link.clone())
+        self.is_current(link).then(|| link.clone())
+    }
+
+    /// Returns `true` if new requests go over this connection.
+    fn is_current(&self, link: &Link) -> bool {
+        link.is_usable() && self.dialer.source().is_current(link.target())
     }
 
     /// Returns the existing connection, or the attempt to make one, which begins in time for `limit`.

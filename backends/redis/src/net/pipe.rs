@@ -144,7 +144,7 @@ impl Future for Driver {
             // First, because a write that is not done yet must not keep replies from being read.
             let reads = driver.read(cx);
             if matches!(reads, Poll::Ready(Err(_))) {
-                return Poll::Ready(());
+                return driver.end();
             }
             if driver.rest.is_none() && driver.must_yield() {
                 // Woken while it runs, a task has its next turn after all that are ready.
@@ -153,7 +153,7 @@ impl Future for Driver {
             }
             let writes = driver.write(cx);
             if matches!(writes, Poll::Ready(Err(_))) {
-                return Poll::Ready(());
+                return driver.end();
             }
             if driver.rest.is_some() {
                 // The tasks of this portion run before the next is handed out.
@@ -173,6 +173,15 @@ impl Future for Driver {
 }
 
 impl Driver {
+    /// Ends the connection. Replies that were received are handed out all the same.
+    fn end(&mut self) -> Poll<()> {
+        while let Some(begin) = self.rest.take() {
+            // What follows something that is no reply is none either.
+            _ = self.hand_out_received(begin);
+        }
+        Poll::Ready(())
+    }
+
     /// Returns `true` if the tasks that are ready are to run before the next requests are written. They do so once,
     /// and only if there are several: a turn costs a single task more than a write.
     fn must_yield(&mut self) -> bool {
@@ -470,6 +479,30 @@ mod tests {
         assert!((PORTIONS / 2..=2 * PORTIONS).contains(&portions), "{portions} writes");
         far.write_all(":1\r\n".repeat(TASKS).as_bytes()).await.unwrap();
         assert!(tasks.await.unwrap().iter().all(Result::is_ok));
+    }
+
+    /// The first portion has requests, which cannot be written any more.
+    #[tokio::test]
+    async fn replies_that_were_received_are_handed_out_if_the_connection_ends() {
+        const TASKS: usize = 64;
+        let (pipe, mut far) = opened(1 << 16);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let pipe = pipe.clone();
+                tokio::spawn(async move {
+                    let first = send(&pipe, 0, "ask ").await;
+                    (first, send(&pipe, 0, "more").await)
+                })
+            })
+            .collect();
+        received(&mut far, 4 * TASKS).await;
+        far.write_all(":1\r\n".repeat(TASKS).as_bytes()).await.unwrap();
+        drop(far);
+        for task in tasks {
+            let (first, second) = task.await.unwrap();
+            assert_eq!(first.unwrap(), Value::Int(1));
+            second.unwrap_err();
+        }
     }
 
     #[tokio::test]

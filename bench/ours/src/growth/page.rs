@@ -29,7 +29,7 @@ pub(super) fn markdown(series: &[Series]) -> Outcome<String> {
 
 /// Returns by how much a column grows from its first value to its last.
 fn growth(series: &Series, column: usize) -> String {
-    let mut values = series.points.iter().map(|point| point.values[column]).filter(|value| value.is_finite());
+    let mut values = series.points.iter().map(|point| point.values[column]).filter(|value| *value > 0.0);
     let first = values.next();
     let last = values.next_back().or(first);
     first.zip(last).map_or(String::new(), |(first, last)| format!("**× {}**", number(last / first)))

@@ -317,7 +317,7 @@ pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let fence = taker.hold(&theirs).await?;
     taker.stop().await?;
     let ours = trial.claim(&resource, Share::MUTEX)?;
-    let wait = lifetime + trial.profile().granularity + HANG;
+    let wait = lifetime + trial.outlives() + HANG;
     let taken = trial.client(0).take_within(&ours, wait, "after the lease of a stopped holder").await?;
     let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
     ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);

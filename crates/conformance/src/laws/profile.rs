@@ -197,7 +197,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     let claim = trial.short(&resource, Share::MUTEX)?;
     let grant = trial.client(0).hold(&claim).await?;
     let ends = trial.valid_until(grant.asked_at);
-    let surely = trial.clock.now().after(trial.ttl() + trial.profile().granularity + TOLERANCE);
+    let surely = trial.clock.now().after(trial.ttl() + trial.outlives() + TOLERANCE);
     let seen = trial.client(1).look(&resource).await?;
     let remaining = seen.holders.first().and_then(|holder| holder.remaining);
     let shown = remaining.is_some_and(|shown| shown <= trial.ttl() + trial.profile().granularity);

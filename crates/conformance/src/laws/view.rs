@@ -162,7 +162,7 @@ pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     let resource = trial.resource("ends")?;
     let claim = trial.short(&resource, Share::MUTEX)?;
     trial.client(0).hold(&claim).await?;
-    let ends_at = trial.clock.now().after(trial.ttl() + trial.profile().granularity);
+    let ends_at = trial.clock.now().after(trial.ttl() + trial.outlives());
     let seen = trial.client(1).look(&resource).await?;
     ensure!(seen.holders.len() == 1, "held by one, shown are {:?}", seen.holders);
     let wait = trial.ttl() + WATCH_LIMIT * 3;

@@ -146,9 +146,7 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
     ) -> Option<Excuse> {
         let first = counted_by_store(grant).and_then(|grant| self.0.get(&grant).copied());
         let first = first.or_else(|| forgotten(grant).map(|_| grant))?;
-        // The store granted it between the request and the answer, and forgot it after that: the holder may learn of
-        // both late, when another one has its grant already.
-        let begun = view.times.at(first.asked);
+        let begun = granted_after(view, first);
         if begun > other.from {
             return None;
         }
@@ -173,6 +171,16 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
         }
         Some(excuse)
     }
+}
+
+/// Returns a time before which the store cannot have granted this. The holder may learn of its grant late, when the
+/// store has forgotten it and another one has the lock. But the validity counts from the request that was granted, which
+/// may be one of many of a wait.
+fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
+    let asked = view.times.at(grant.asked);
+    let (got, ttl) = (grant.got, grant.asked.values.ttl);
+    let requested = got.values.valid_until.zip(ttl).map(|(until, ttl)| until.saturating_sub(ttl));
+    requested.map_or(asked, |requested| view.times.shift(got, requested).max(asked))
 }
 
 /// Returns the lock, and the part of the fence that the store counts.

@@ -73,6 +73,25 @@ fn holder_may_learn_of_its_grant_when_another_has_its_own() {
 }
 
 #[test]
+fn fault_before_the_request_that_was_granted_is_no_excuse() {
+    // Process 2 waits from the beginning, and is granted the lock beside process 1, long after the fault.
+    let story = |until: u64| {
+        let mut values = Values::default();
+        values.ttl = Some(ms(1_000));
+        let asked = Event::new(Stage::Invoke, Operation::Acquire).by(2).on("job").with(values);
+        let story = Story::new().add(10, asked).ask(90, 1).got(100, 1, "a", 5, 1_000);
+        story.got(150, 2, "b", 6, until).lost(170, 2, "b", GONE).not_released_after(171)
+    };
+    let explained = |until| {
+        let violations = wiped(story(until), 20).verdict().violations;
+        assert!(!violations.is_empty());
+        violations.iter().any(|one| one.explained.is_some())
+    };
+    assert!(!explained(1_140), "it was granted after 140");
+    assert!(explained(1_015), "it may have been granted at 15");
+}
+
+#[test]
 fn forgotten_grant_that_is_handed_on_is_the_stores() {
     // Process 1 hands its grant to process 3, while process 2 is granted the lock; process 3 hears of it at the end.
     let story = |answer: &str| {

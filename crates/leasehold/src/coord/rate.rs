@@ -41,8 +41,8 @@ use crate::lock::{Guard, Semaphore};
 /// The actions may not keep the distance of their grants: between a grant and its action the network or
 /// the process may pause. The [`Durability`](crate::Durability) of the store's locks applies here: a
 /// store that loses a grant in a failover may grant once more. A part of the rate may stay unused: a
-/// grant counts for some milliseconds longer than the period, and for up to two seconds longer on a
-/// store that counts in seconds.
+/// grant counts for some milliseconds longer than the period, and for up to five seconds longer on
+/// memcached, which counts in seconds.
 ///
 /// # Price
 /// Each grant of the last period is a claim in the store: suitable for limits of some hundreds in a period,

@@ -118,9 +118,10 @@ impl Sessions for GetLock {
 
     async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let mut seen = self.look(resource).await?;
-        if let Seen::Other(user) = seen {
-            // A statement reads the lock, the row and the marker one after another, and a holder may show itself or
-            // release the lock meanwhile. One that is seen so twice is neither.
+        // A statement reads the lock, the row and the marker one after another, and a holder may show itself or release
+        // the lock meanwhile. One that is seen so again and again does neither.
+        for _ in 1..LOOKS_AT_OTHERS {
+            let Seen::Other(user) = seen else { break };
             seen = match self.look(resource).await? {
                 Seen::Other(again) if again != user => Seen::Unshown(again),
                 again => again,
@@ -409,6 +410,9 @@ fn is_alive(row: &str) -> String {
 /// hold locks whose rows are still to be written.
 const OF_CLAIM: &str = "leasehold-claim-";
 const UNSHOWN: &str = "leasehold-unshown-";
+/// Looks that must show a connection of another program. A client that locks in a loop looks like one in a few of a
+/// hundred.
+const LOOKS_AT_OTHERS: u32 = 4;
 /// The most names of locks that are reported to have ended with another.
 const ALSO_RELEASED_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.

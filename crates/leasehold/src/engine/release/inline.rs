@@ -1,8 +1,9 @@
 //! A release that the waiting caller carries out inline, for as long as nothing else depends on it.
 //!
 //! A release through the reaper costs two task switches, often between threads: more than everything else
-//! that the engine does for an uncontended lock. So the caller that waits for the release sends it, as long
-//! as the client has no other release under way and nothing else in this process waits for the resource.
+//! that the engine does for an uncontended lock. So the caller that waits for the release sends it, if the backend
+//! sends such releases directly or the client has no other one under way, and as long as nothing else in this process
+//! waits for the resource.
 //!
 //! Ground rules: the release is never dropped midway. The reaper takes it over when its caller is
 //! dropped, or when another task of the process comes to depend on it. So a caller that is not polled

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Backend, Claim, Clock, DirectRelease, Failure, Moment, Release, doubled};
+use leasehold_core::{Backend, Claim, Clock, DirectRelease, Effect, Failure, Moment, Release, doubled};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::Engine;
@@ -99,8 +99,10 @@ pub(crate) struct Job {
     until: Moment,
     /// `true` if the claim was valid by the clock when it was released.
     was_valid: bool,
-    /// The number of attempts without an answer.
+    /// The number of attempts that were not answered, or refused for a reason that passes.
     tries: u32,
+    /// `true` if one of them may have taken effect.
+    may_be_freed: bool,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
     counters: Arc<ReleaseCounters>,
@@ -118,7 +120,20 @@ impl Job {
         counters: Arc<ReleaseCounters>,
     ) -> (Job, bool) {
         let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        (Job { claim, until, was_valid, tries: 0, engine, done: None, counters, has_ended: false }, is_only)
+        (
+            Job {
+                claim,
+                until,
+                was_valid,
+                tries: 0,
+                may_be_freed: false,
+                engine,
+                done: None,
+                counters,
+                has_ended: false,
+            },
+            is_only,
+        )
     }
 
     /// Returns a receiver of the outcome.
@@ -133,9 +148,10 @@ impl Job {
         jittered(doubled(RETRY_FIRST, RETRY_LAST, self.tries.saturating_sub(1)))
     }
 
-    /// Counts an attempt that may have taken effect, without an answer.
-    pub(crate) fn count_try(&mut self) {
+    /// Counts an attempt of this effect.
+    pub(crate) fn count_try(&mut self, effect: Effect) {
         self.tries += 1;
+        self.may_be_freed |= effect == Effect::Unknown;
     }
 
     /// Returns `true` if an attempt was made before.
@@ -179,7 +195,7 @@ impl Job {
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
-            self.count_try();
+            self.count_try(failure.effect);
             return Err(self);
         }
         let released = self.outcome_of(release);
@@ -196,7 +212,7 @@ impl Job {
             Release::Freed => Released::Gone,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
             // the two cases cannot be distinguished.
-            Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
+            Release::Gone if self.may_be_freed && self.was_valid => Released::Freed,
             Release::Gone => Released::Gone,
             Release::Unknown(failure) => Released::Unknown(failure),
         }

@@ -9,10 +9,13 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold_core::{Backend, Claim, ClaimId, Clock, DirectRelease, Failure, Moment, Release, Resource};
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, DirectRelease, Effect, Failure, Moment, Release, Resource,
+};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Span;
 
 use crate::engine::Engine;
 use crate::engine::lease::{Ended, Lease, State};
@@ -21,7 +24,7 @@ use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_pan
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
-use crate::panics::{contained, in_span};
+use crate::panics::{contained, in_span, spanned};
 
 impl Engine {
     /// Releases a claim for which no caller waits.
@@ -118,9 +121,10 @@ impl Reaper {
         }
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let release = match sent {
-            Some(answer) => {
+            Some((answer, span)) => {
                 let asked_at = ended.at;
-                self.inline(async move { settle(job, answer, asked_at, &*clock).await })
+                let settling = async move { settle(job, answer, asked_at, &*clock).await };
+                self.inline(spanned(|| span, settling))
             }
             None => self.inline(async move { end(vec![job], &*backend, &*clock).await.pop() }),
         };
@@ -176,21 +180,26 @@ impl Reaper {
         }
     }
 
-    /// Sends the release, if the backend can do so at once.
-    fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<DirectRelease> {
-        let span = || tracing::debug_span!("leasehold.release", claims = 1);
-        let sent = in_span(span, || {
-            contained(|| {
-                // It panics in a thread that is ending, which may drop a guard.
-                let _entered = engine.runtime.enter();
-                self.backend.direct_requests()?.release_directly(&job.claim)
-            })
-        });
+    /// Sends the release, if the backend can do so at once. Returns its answer, and the span for both.
+    fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, Span)> {
+        contained(|| self.backend.direct_requests().is_some()).filter(|sends| *sends)?;
+        let span = contained(|| tracing::debug_span!("leasehold.release", claims = 1));
+        let span = span.unwrap_or_else(Span::none);
+        let sent = in_span(
+            || span.clone(),
+            || {
+                contained(|| {
+                    // It panics in a thread that is ending, which may drop a guard.
+                    let _entered = engine.runtime.enter();
+                    self.backend.direct_requests()?.release_directly(&job.claim)
+                })
+            },
+        );
         if sent.is_none() {
             // It panicked, perhaps after it had sent.
-            job.count_try();
+            job.count_try(Effect::Unknown);
         }
-        sent.flatten()
+        sent.flatten().map(|answer| (answer, span))
     }
 
     /// Creates the release of one claim. The worker makes the retries.
