@@ -176,7 +176,7 @@ impl Driver {
     /// Ends the connection. Replies that were received are handed out all the same.
     fn end(&mut self) -> Poll<()> {
         while let Some(begin) = self.rest.take() {
-            // What follows something that is no reply is none either.
+            // What follows something that is no reply is none either, and is no rest.
             _ = self.hand_out_received(begin);
         }
         Poll::Ready(())
@@ -221,7 +221,7 @@ impl Driver {
 
     /// Hands out the next portion of replies. Reads once if there is none.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(begin) = self.rest {
+        if let Some(begin) = self.rest.take() {
             self.hand_out_received(begin)?;
             return Poll::Ready(Ok(()));
         }
@@ -256,8 +256,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Hands out a portion of the complete replies that begin here.
+    /// Hands out a portion of the complete replies that begin here. After an error there is no rest: its first replies
+    /// may have been handed out, and a second time they would go to others.
     fn hand_out_received(&mut self, begin: usize) -> io::Result<()> {
+        self.rest = None;
         let portion = hand_out(&self.shared, &self.received[begin..], &mut self.replies)?;
         let end = begin + portion.length;
         self.rest = portion.has_rest.then_some(end);
@@ -502,6 +504,26 @@ mod tests {
             let (first, second) = task.await.unwrap();
             assert_eq!(first.unwrap(), Value::Int(1));
             second.unwrap_err();
+        }
+    }
+
+    /// Wherever it stands, also in the middle of a portion.
+    #[tokio::test]
+    async fn replies_before_something_that_is_no_reply_belong_to_their_requests() {
+        const REQUESTS: usize = 64;
+        for count in 0..40 {
+            let (pipe, mut far) = opened(1 << 16);
+            let replies: Vec<Reply> = (0..REQUESTS).map(|_| send(&pipe, 0, "ask ")).collect();
+            received(&mut far, 4 * REQUESTS).await;
+            let mut text: String = (0..count).map(|number| format!(":{number}\r\n")).collect();
+            text.push_str("?what\r\n:7\r\n");
+            far.write_all(text.as_bytes()).await.unwrap();
+            for (number, reply) in replies.into_iter().enumerate() {
+                match reply.await {
+                    Ok(value) => assert_eq!(value, Value::Int(i64::try_from(number).unwrap())),
+                    Err(_) => assert!(number >= count, "{number} of {count}"),
+                }
+            }
         }
     }
 

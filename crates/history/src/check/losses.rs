@@ -179,8 +179,11 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
 fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     let asked = view.times.at(grant.asked);
     let (got, ttl) = (grant.got, grant.asked.values.ttl);
-    let requested = got.values.valid_until.zip(ttl).map(|(until, ttl)| until.saturating_sub(ttl));
-    requested.map_or(asked, |requested| view.times.shift(got, requested).max(asked))
+    // The recorder's times and those of a process are not compared.
+    let times = got.values.valid_until.zip(ttl).filter(|_| view.times.stamps != Stamps::Recorder);
+    let requested = times.map(|(until, ttl)| view.times.shift(got, until.saturating_sub(ttl)));
+    // A validity that is no ttl, or was renewed already, says less than the answer does.
+    requested.map_or(asked, |requested| requested.min(view.times.at(got)).max(asked))
 }
 
 /// Returns the lock, and the part of the fence that the store counts.

@@ -99,10 +99,8 @@ pub(crate) struct Job {
     until: Moment,
     /// `true` if the claim was valid by the clock when it was released.
     was_valid: bool,
-    /// The number of attempts that were not answered, or refused for a reason that passes.
+    /// The number of attempts without an answer.
     tries: u32,
-    /// `true` if one of them may have taken effect.
-    may_be_freed: bool,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
     counters: Arc<ReleaseCounters>,
@@ -120,20 +118,7 @@ impl Job {
         counters: Arc<ReleaseCounters>,
     ) -> (Job, bool) {
         let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        (
-            Job {
-                claim,
-                until,
-                was_valid,
-                tries: 0,
-                may_be_freed: false,
-                engine,
-                done: None,
-                counters,
-                has_ended: false,
-            },
-            is_only,
-        )
+        (Job { claim, until, was_valid, tries: 0, engine, done: None, counters, has_ended: false }, is_only)
     }
 
     /// Returns a receiver of the outcome.
@@ -148,10 +133,9 @@ impl Job {
         jittered(doubled(RETRY_FIRST, RETRY_LAST, self.tries.saturating_sub(1)))
     }
 
-    /// Counts an attempt of this effect.
-    pub(crate) fn count_try(&mut self, effect: Effect) {
+    /// Counts an attempt without an answer.
+    pub(crate) fn count_try(&mut self) {
         self.tries += 1;
-        self.may_be_freed |= effect == Effect::Unknown;
     }
 
     /// Returns `true` if an attempt was made before.
@@ -195,7 +179,7 @@ impl Job {
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
-            self.count_try(failure.effect);
+            self.count_try();
             return Err(self);
         }
         let released = self.outcome_of(release);
@@ -212,7 +196,7 @@ impl Job {
             Release::Freed => Released::Gone,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
             // the two cases cannot be distinguished.
-            Release::Gone if self.may_be_freed && self.was_valid => Released::Freed,
+            Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
             Release::Gone => Released::Gone,
             Release::Unknown(failure) => Released::Unknown(failure),
         }
@@ -242,8 +226,11 @@ pub(crate) async fn settle(
     asked_at: Moment,
     clock: &dyn Clock,
 ) -> Option<Job> {
-    let release = answered(answer).await.unwrap_or_else(Release::Unknown);
-    job.answered(release, asked_at, clock.now()).err()
+    match answered(answer).await.unwrap_or_else(Release::Unknown) {
+        // It counts as not sent. The longer way may ask another server, which tells whether the claim was lost.
+        Release::Unknown(failure) if failure.effect == Effect::None => Some(job),
+        release => job.answered(release, asked_at, clock.now()).err(),
+    }
 }
 
 /// Asks the server once to release these claims. Returns those to be tried again.

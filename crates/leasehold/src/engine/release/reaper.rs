@@ -9,9 +9,7 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, DirectRelease, Effect, Failure, Moment, Release, Resource,
-};
+use leasehold_core::{Backend, Claim, ClaimId, Clock, DirectRelease, Failure, Moment, Release, Resource};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -197,7 +195,7 @@ impl Reaper {
         );
         if sent.is_none() {
             // It panicked, perhaps after it had sent.
-            job.count_try(Effect::Unknown);
+            job.count_try();
         }
         sent.flatten().map(|answer| (answer, span))
     }
