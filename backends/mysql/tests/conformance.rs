@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
@@ -72,6 +73,11 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 impl Subject for On {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         Some(connect(&self.url()?).await.unwrap())
+    }
+
+    /// A commit of this server may take a few tenths of a second on a busy machine.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

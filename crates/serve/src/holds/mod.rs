@@ -165,7 +165,7 @@ impl Holds {
             let (reply, answer) = oneshot::channel();
             let party = Party { arrival: arrival.clone(), until, outlet: Outlet::Reply(reply) };
             let pending = Pending { answer, _ticket: Ticket(handle.wake.clone()) };
-            if let Some(answer) = asked(&handle, Command::Join(party), pending).await {
+            if let Some(answer) = asked(handle, Command::Join(party), pending).await {
                 return answer;
             }
         }
@@ -186,7 +186,7 @@ impl Holds {
         let until = arrival.at.after(self.bounded(wait));
         for _ in 0..ATTEMPTS {
             let handle = self.enter(id, request)?;
-            if let Some(events) = self.attached(&handle, until, arrival).await? {
+            if let Some(events) = self.attached(handle, until, arrival).await? {
                 return Ok(events);
             }
         }
@@ -201,7 +201,7 @@ impl Holds {
         let until = arrival.at.after(self.limits.wait);
         for _ in 0..ATTEMPTS {
             let handle = self.find(id)?;
-            if let Some(events) = self.attached(&handle, until, arrival).await? {
+            if let Some(events) = self.attached(handle, until, arrival).await? {
                 return Ok(events);
             }
         }
@@ -211,7 +211,7 @@ impl Holds {
     /// Joins the task of an id; `None` if that has ended meanwhile, and the id has to be looked up again.
     async fn attached(
         &self,
-        handle: &Handle,
+        handle: Handle,
         until: Moment,
         arrival: &Arrival,
     ) -> Result<Option<Events>, Problem> {
@@ -219,9 +219,9 @@ impl Holds {
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let party = Party { arrival: arrival.clone(), until, outlet: Outlet::Stream(events) };
         let events = Events { first: None, receiver, _ticket: Ticket(handle.wake.clone()), _place: place };
-        match handle.commands.send(Command::Join(party)).await {
-            Ok(()) => events.begun().await,
-            Err(_) => Ok(None),
+        match handle.send(Command::Join(party)).await {
+            Some(()) => events.begun().await,
+            None => Ok(None),
         }
     }
 
@@ -265,7 +265,7 @@ impl Holds {
             let (reply, answer) = oneshot::channel();
             let command = make(Ask { received: arrival.at, reply });
             let pending = Pending { answer, _ticket: Ticket(handle.wake.clone()) };
-            if let Some(answer) = asked(&handle, command, pending).await {
+            if let Some(answer) = asked(handle, command, pending).await {
                 return answer;
             }
         }
@@ -290,7 +290,7 @@ impl Holds {
             };
             let (reply, answer) = oneshot::channel();
             let pending = Pending { answer, _ticket: Ticket(handle.wake.clone()) };
-            let asked = asked(&handle, Command::Release(reply), pending);
+            let asked = asked(handle, Command::Release(reply), pending);
             match tokio::time::timeout(RELEASE_MAX, asked).await {
                 Ok(Some(answer)) => return answer,
                 Ok(None) => {}
@@ -364,8 +364,8 @@ impl Holds {
 }
 
 /// Sends a command and waits for its answer; `None` if the task ended before it.
-async fn asked<T>(handle: &Handle, command: Command, mut pending: Pending<T>) -> Option<T> {
-    handle.commands.send(command).await.ok()?;
+async fn asked<T>(handle: Handle, command: Command, mut pending: Pending<T>) -> Option<T> {
+    handle.send(command).await?;
     (&mut pending.answer).await.ok()
 }
 

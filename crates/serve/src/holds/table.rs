@@ -38,6 +38,16 @@ pub(super) struct Handle {
     pub(super) wake: Arc<Notify>,
 }
 
+impl Handle {
+    /// Sends a command; `None` if the task has ended.
+    ///
+    /// The handle is used up, so that nothing that waits for an answer has one. A command that is sent while the task ends
+    /// may stay in the channel, and is dropped, with the way to answer it, when the last handle is.
+    pub(super) async fn send(self, command: Command) -> Option<()> {
+        self.commands.send(command).await.ok()
+    }
+}
+
 /// The meaning of an id.
 pub(super) enum Found {
     Live(Handle),
