@@ -13,6 +13,7 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::{Process, Unforked};
+use tokio::runtime::Handle;
 use tracing::Span;
 
 use crate::mutant::mutant;
@@ -67,47 +68,60 @@ pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Fail
 /// `Instrument` enters the span once more to drop the future, so there a subscriber that panics twice
 /// would end the process.
 pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Output = T>) -> T {
-    let mut span = Closing(contained(span));
-    let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
-    let outcome = poll_fn(|context| {
-        let entered = span.0.as_ref().and_then(|span| contained(|| span.enter()));
-        let polled = work.as_mut().poll(context);
-        contained(|| drop(entered));
-        polled
-    });
-    let outcome = outcome.await;
-    span.close();
-    outcome.unwrap_or_else(|payload| resume_unwind(payload))
+    ContainedSpan(contained(span)).around(work).await
 }
 
-/// Makes a call, which must not panic, inside the span that is made here, even if the subscriber panics.
-pub(crate) fn in_span<T>(span: impl FnOnce() -> Span, call: impl FnOnce() -> T) -> T {
-    let mut span = Closing(contained(span));
+/// Makes a call of a backend inside the span that is made here, and inside the runtime, where the backend has its timers
+/// and connections. Returns `None` if it panics, as it does in a thread that is ending. What is called may have sent a
+/// request, so it returns the span for the wait, too.
+pub(crate) fn called_in<T>(
+    span: impl FnOnce() -> Span,
+    runtime: &Handle,
+    call: impl FnOnce() -> T,
+) -> (Option<T>, ContainedSpan) {
+    let span = ContainedSpan(contained(span));
     let entered = span.0.as_ref().and_then(|span| contained(|| span.enter()));
-    let outcome = call();
+    let outcome = contained(|| {
+        let _entered = runtime.enter();
+        call()
+    });
     contained(|| drop(entered));
-    span.close();
-    outcome
+    (outcome, span)
 }
 
 /// Runs a future inside the span that is current now.
 pub(crate) fn in_this_span<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     // The subscriber is called for it now, and again when it ends, even if the future is never polled.
-    let mut span = Closing(contained(Span::current));
-    async move { spanned(|| span.0.take().unwrap_or_else(Span::none), work).await }
+    let span = ContainedSpan(contained(Span::current));
+    async move { span.around(work).await }
 }
 
 /// A span whose end is foreign code as well.
-struct Closing(Option<Span>);
+#[derive(Debug)]
+pub(crate) struct ContainedSpan(Option<Span>);
 
-impl Closing {
+impl ContainedSpan {
+    /// Runs a future inside the span, as [`spanned`].
+    pub(crate) async fn around<T>(mut self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
+        let outcome = poll_fn(|context| {
+            let entered = self.0.as_ref().and_then(|span| contained(|| span.enter()));
+            let polled = work.as_mut().poll(context);
+            contained(|| drop(entered));
+            polled
+        });
+        let outcome = outcome.await;
+        self.close();
+        outcome.unwrap_or_else(|payload| resume_unwind(payload))
+    }
+
     fn close(&mut self) {
         let span = self.0.take();
         contained(|| drop(span));
     }
 }
 
-impl Drop for Closing {
+impl Drop for ContainedSpan {
     fn drop(&mut self) {
         self.close();
     }

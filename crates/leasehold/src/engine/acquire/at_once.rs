@@ -17,7 +17,7 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::{Engine, Want, claim_of, no_random};
 use crate::error::Result;
 use crate::mutant::mutant;
-use crate::panics::{contained, in_span};
+use crate::panics::{called_in, contained};
 
 /// The answer of a store that decides at once.
 enum Answer {
@@ -57,13 +57,10 @@ impl Engine {
         let asked_at = self.clock.now();
         let span =
             || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
-        let asked = in_span(span, || {
-            contained(|| {
-                // The store may start tasks for what it grants.
-                let _entered = self.runtime.enter();
-                self.backend.at_once().and_then(|store| store.grant_now(&claim, asked_at))
-            })
-        });
+        // The store may start tasks for what it grants.
+        let grant = || self.backend.at_once().and_then(|store| store.grant_now(&claim, asked_at));
+        let (asked, span) = called_in(span, &self.runtime, grant);
+        drop(span);
         let answer = match asked {
             Some(Some(grant)) => Answer::Granted(grant),
             Some(None) => Answer::Declined,

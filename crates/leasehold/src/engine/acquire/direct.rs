@@ -15,7 +15,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, DirectAnswer, DirectReply, Grant};
-use tracing::Span;
 
 use crate::engine::acquire::contender::abandon;
 use crate::engine::backend_call::Attempt;
@@ -25,7 +24,7 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::events::Event;
-use crate::panics::{answered, contained, in_span, spanned};
+use crate::panics::{ContainedSpan, answered, called_in, contained};
 
 /// The outcome of a direct request.
 pub(crate) enum Direct {
@@ -57,7 +56,7 @@ impl Engine {
             return Ok(Direct::Declined);
         }
         let Some((request, answer, span)) = self.send_directly(want)? else { return Ok(Direct::Declined) };
-        let mut reply = pin!(spanned(|| span, self.reply_to(answer)));
+        let mut reply = pin!(span.around(self.reply_to(answer)));
         let reply = tokio::select! {
             biased;
             reply = &mut reply => reply,
@@ -133,7 +132,7 @@ impl Engine {
     fn send_directly<'a>(
         self: &'a Arc<Self>,
         want: &Want,
-    ) -> Result<Option<(DirectRequest<'a>, DirectAnswer, Span)>> {
+    ) -> Result<Option<(DirectRequest<'a>, DirectAnswer, ContainedSpan)>> {
         let closed = || Error::closed("lock").on(&want.resource);
         let claim = self.claim(want)?;
         // Closing waits for the end of this.
@@ -142,22 +141,11 @@ impl Engine {
         self.in_flight.enter(claim.clone());
         let request = DirectRequest { engine: self, id: claim.id };
         let asked_at = self.clock.now();
-        let span = contained(
-            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share),
-        );
-        let span = span.unwrap_or_else(Span::none);
-        let sent = in_span(
-            || span.clone(),
-            || {
-                contained(|| {
-                    // Timers and connections of the backend live there.
-                    let _entered = self.runtime.enter();
-                    self.backend
-                        .direct_requests()
-                        .and_then(|requests| requests.ask_directly(&claim, asked_at))
-                })
-            },
-        );
+        let span =
+            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
+        let (sent, span) = called_in(span, &self.runtime, || {
+            self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at))
+        });
         if self.closed.is_cancelled() {
             // Closing may have released the claim before it was requested.
             request.settle();

@@ -13,7 +13,6 @@ use leasehold_core::{Backend, Claim, ClaimId, Clock, DirectRelease, Failure, Mom
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tracing::Span;
 
 use crate::engine::Engine;
 use crate::engine::lease::{Ended, Lease, State};
@@ -22,7 +21,7 @@ use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_pan
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
-use crate::panics::{contained, in_span, spanned};
+use crate::panics::{ContainedSpan, called_in, contained};
 
 impl Engine {
     /// Releases a claim for which no caller waits.
@@ -122,7 +121,7 @@ impl Reaper {
             Some((answer, span)) => {
                 let asked_at = ended.at;
                 let settling = async move { settle(job, answer, asked_at, &*clock).await };
-                self.inline(spanned(|| span, settling))
+                self.inline(span.around(settling))
             }
             None => self.inline(async move { end(vec![job], &*backend, &*clock).await.pop() }),
         };
@@ -158,13 +157,10 @@ impl Reaper {
             return AtOnceRelease::Declined(job);
         }
         let span = || tracing::debug_span!("leasehold.release", claims = 1);
-        let answer = in_span(span, || {
-            contained(|| {
-                // It panics in a thread that is ending, which may drop a guard.
-                let _entered = engine.runtime.enter();
-                self.backend.at_once().and_then(|store| store.release_now(&job.claim))
-            })
-        });
+        // A thread that is ending may drop a guard.
+        let release = || self.backend.at_once().and_then(|store| store.release_now(&job.claim));
+        let (answer, span) = called_in(span, &engine.runtime, release);
+        drop(span);
         let release = match answer {
             Some(Some(release)) => release,
             Some(None) => return AtOnceRelease::Declined(job),
@@ -179,20 +175,12 @@ impl Reaper {
     }
 
     /// Sends the release, if the backend can do so at once. Returns its answer, and the span for both.
-    fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, Span)> {
+    fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, ContainedSpan)> {
         contained(|| self.backend.direct_requests().is_some()).filter(|sends| *sends)?;
-        let span = contained(|| tracing::debug_span!("leasehold.release", claims = 1));
-        let span = span.unwrap_or_else(Span::none);
-        let sent = in_span(
-            || span.clone(),
-            || {
-                contained(|| {
-                    // It panics in a thread that is ending, which may drop a guard.
-                    let _entered = engine.runtime.enter();
-                    self.backend.direct_requests()?.release_directly(&job.claim)
-                })
-            },
-        );
+        let span = || tracing::debug_span!("leasehold.release", claims = 1);
+        let (sent, span) = called_in(span, &engine.runtime, || {
+            self.backend.direct_requests().and_then(|requests| requests.release_directly(&job.claim))
+        });
         if sent.is_none() {
             // It panicked, perhaps after it had sent.
             job.count_try();
