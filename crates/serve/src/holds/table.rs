@@ -41,8 +41,8 @@ pub(super) struct Handle {
 impl Handle {
     /// Sends a command; `None` if the task has ended.
     ///
-    /// The handle is used up, so that nothing that waits for an answer has one. A command that is sent while the task ends
-    /// may stay in the channel, and is dropped, with the way to answer it, when the last handle is.
+    /// This consumes the handle, so that no request has one while it waits for an answer. A command that is sent while
+    /// the task ends may stay in the channel. It is dropped with the last handle, and the request then knows.
     pub(super) async fn send(self, command: Command) -> Option<()> {
         self.commands.send(command).await.ok()
     }

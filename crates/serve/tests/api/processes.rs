@@ -42,7 +42,7 @@ async fn stopped_server_promises_nothing_that_has_ended() {
     server.put(&one, "0", &json!({ "name": "a", "ttl": "1500ms" })).await.ok();
     let mut stream = server.stream(&two, "0", &json!({ "name": "b", "ttl": "1500ms" })).await;
     stream.until("granted").await;
-    server.stop().await;
+    server.stop();
     let renewing = server.request("POST", &format!("/v1/holds/{one}/renew"));
     let renewing = tokio::spawn(async move { renewing.send().await });
     let store = Client::open(&redis.url()).await.unwrap();

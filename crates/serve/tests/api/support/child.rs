@@ -45,20 +45,9 @@ impl ServerProcess {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops the server, and waits until all its threads have stopped: one of them has to run first, to tell the others.
-    pub(crate) async fn stop(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let has_stopped = || {
-            std::fs::read_dir(&tasks).unwrap().all(|task| {
-                // A thread may have ended meanwhile.
-                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
-                stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
-            })
-        };
-        while !has_stopped() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+    /// Stops the server, and waits until it has stopped: one of its threads has to run first, to stop the others.
+    pub(crate) fn stop(&self) {
+        leasehold_testkit::stop(&self.child).unwrap();
     }
 
     /// Waits until it has ended.
