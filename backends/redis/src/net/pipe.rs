@@ -175,8 +175,8 @@ impl Future for Driver {
 impl Driver {
     /// Ends the connection. Replies that were received are handed out all the same.
     fn end(&mut self) -> Poll<()> {
-        while let Some(begin) = self.rest.take() {
-            // What follows something that is no reply is none either, and is no rest.
+        while let Some(begin) = self.rest {
+            // An error leaves no rest.
             _ = self.hand_out_received(begin);
         }
         Poll::Ready(())
@@ -221,7 +221,7 @@ impl Driver {
 
     /// Hands out the next portion of replies. Reads once if there is none.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(begin) = self.rest.take() {
+        if let Some(begin) = self.rest {
             self.hand_out_received(begin)?;
             return Poll::Ready(Ok(()));
         }
@@ -256,8 +256,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Hands out a portion of the complete replies that begin here. After an error there is no rest: its first replies
-    /// may have been handed out, and a second time they would go to others.
+    /// Hands out a portion of the complete replies that begin here.
+    ///
+    /// An error leaves no rest: the first replies of the portion may have been handed out, and a second time they would
+    /// go to the requests behind.
     fn hand_out_received(&mut self, begin: usize) -> io::Result<()> {
         self.rest = None;
         let portion = hand_out(&self.shared, &self.received[begin..], &mut self.replies)?;
@@ -485,7 +487,7 @@ mod tests {
 
     /// The first portion has requests, which cannot be written any more.
     #[tokio::test]
-    async fn replies_that_were_received_are_handed_out_if_the_connection_ends() {
+    async fn received_replies_are_handed_out_at_the_end() {
         const TASKS: usize = 64;
         let (pipe, mut far) = opened(1 << 16);
         let tasks: Vec<_> = (0..TASKS)
@@ -509,7 +511,7 @@ mod tests {
 
     /// Wherever it stands, also in the middle of a portion.
     #[tokio::test]
-    async fn replies_before_something_that_is_no_reply_belong_to_their_requests() {
+    async fn replies_before_an_invalid_one_belong_to_their_requests() {
         const REQUESTS: usize = 64;
         for count in 0..40 {
             let (pipe, mut far) = opened(1 << 16);

@@ -153,18 +153,15 @@ impl Requests {
             (unshown.is_marked, locks || !unshown.claims.is_subset(&seen_or_gone))
         };
         // The marker is taken before the requests and released behind them, so that no lock is unseen and unsaid.
-        let mut statement = String::from("SELECT ");
-        match (was_marked, is_marked) {
-            (false, true) => _ = write!(statement, "GET_LOCK({}, 0), ", self.marker),
-            _ => statement.push_str("0, "),
-        }
+        let (begin, end) = match (was_marked, is_marked) {
+            (false, true) => (format!("GET_LOCK({}, 0)", self.marker), String::from("0")),
+            (true, false) => (String::from("0"), format!("RELEASE_LOCK({})", self.marker)),
+            _ => (String::from("0"), String::from("0")),
+        };
+        let mut statement = format!("SELECT {begin}, ");
         let columns: Vec<usize> =
             requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
-        match (was_marked, is_marked) {
-            (true, false) => _ = write!(statement, "RELEASE_LOCK({})", self.marker),
-            _ => statement.push('0'),
-        }
-        _ = write!(statement, ", {IS_READ_ONLY}");
+        _ = write!(statement, "{end}, {IS_READ_ONLY}");
         let answers = match link.run(&statement).await {
             Ok(rows) => read_answers(rows, &columns),
             Err(refusal) => Err(refusal.into_failure()),
