@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::{block_on, held, ms, settles, waiting};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use leasehold::backend::{
     AtOnce, Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Failure, Moment,
     Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
@@ -68,6 +69,18 @@ async fn direct_release_without_an_answer_is_repeated() {
     settles(&locks, "job").await;
 }
 
+/// Begins a direct release of "job", and returns what lets its answer come.
+async fn begun_release(
+    locks: &Client,
+    store: &Distant,
+) -> (BoxFuture<'static, leasehold::Result<()>>, oneshot::Sender<()>) {
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let answer = store.hold_release_back();
+    let mut release = guard.release().boxed();
+    assert!((&mut release).now_or_never().is_none());
+    (release, answer)
+}
+
 /// The release had no effect, so it was not what ended the claim.
 #[tokio::test]
 async fn claim_that_is_gone_after_a_refused_release_was_lost() {
@@ -82,10 +95,7 @@ async fn claim_that_is_gone_after_a_refused_release_was_lost() {
 #[tokio::test]
 async fn direct_release_whose_caller_leaves_is_awaited_by_the_client() {
     let (locks, store) = opened();
-    let guard = locks.mutex("job").lock().await.unwrap();
-    let answer = store.hold_release_back();
-    let mut release = Box::pin(guard.release());
-    assert!((&mut release).now_or_never().is_none());
+    let (release, answer) = begun_release(&locks, &store).await;
     drop(release);
     let closing = locks.clone();
     let closing = tokio::spawn(async move { closing.close(SOON).await });
@@ -96,14 +106,11 @@ async fn direct_release_whose_caller_leaves_is_awaited_by_the_client() {
     assert_eq!(store.released(), (1, 1));
 }
 
-/// A waiter of the same client goes on when the release is answered, and its caller need not be polled for that.
+/// A waiter of the same client continues when the release is answered, and its caller need not be polled for that.
 #[tokio::test]
 async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
     let (locks, store) = opened();
-    let guard = locks.mutex("job").lock().await.unwrap();
-    let answer = store.hold_release_back();
-    let mut release = Box::pin(guard.release());
-    assert!((&mut release).now_or_never().is_none());
+    let (release, answer) = begun_release(&locks, &store).await;
     let waits = locks.mutex("job");
     let waits = tokio::spawn(async move { waits.lock().await });
     tokio::time::sleep(ms(50)).await;

@@ -136,10 +136,15 @@ impl Wire {
         (before, fate, after)
     }
 
+    /// Returns `true` if the store is there, and takes a request of a kind that it takes so often.
+    fn takes_short_way(&self, percent: u64) -> bool {
+        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
+        !is_cut_off && !self.is_crashed() && self.dice.percent(percent)
+    }
+
     /// Makes a call that is decided at once, where this one is.
     fn decide<T>(&self, verb: &str, request: impl FnOnce() -> Option<T>) -> Option<T> {
-        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
-        if is_cut_off || self.is_crashed() || !self.dice.percent(self.at_once) {
+        if !self.takes_short_way(self.at_once) {
             return None;
         }
         self.judge.note(format_args!("c{} -> {verb} at once", self.client));
@@ -158,8 +163,7 @@ impl Wire {
     /// client takes effect later, even if the answer was dropped.
     fn send_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
         let memory = self.store.memory.at_once()?;
-        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
-        if is_cut_off || self.is_crashed() || !self.dice.percent(self.direct) {
+        if !self.takes_short_way(self.direct) {
             return None;
         }
         self.judge.note(format_args!("c{} -> direct request", self.client));
@@ -189,8 +193,7 @@ impl Wire {
 
     /// Sends a release directly, where one is. It takes effect some time later, and later requests may overtake it.
     fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
-        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
-        if is_cut_off || self.is_crashed() || !self.dice.percent(self.direct) {
+        if !self.takes_short_way(self.direct) {
             return None;
         }
         self.judge.note(format_args!("c{} -> direct release", self.client));
@@ -199,7 +202,7 @@ impl Wire {
         let (before, fate, after) = self.fate();
         let unknown = |text| Release::Unknown(Failure::unanswered(text));
         let (store, claim) = (self.store.clone(), claim.clone());
-        // It is on its way, whatever becomes of its caller.
+        // It is on its way, also if its caller leaves.
         let effect = tokio::spawn(async move {
             if !before.is_zero() {
                 sleep(before).await;
