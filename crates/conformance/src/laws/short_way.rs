@@ -1,4 +1,4 @@
-//! What holds for each way to ask for a new claim that is shorter than `contend`.
+//! The checks of each way to ask for a new claim that is shorter than `contend`.
 
 use std::pin::Pin;
 
@@ -54,7 +54,12 @@ pub(super) async fn counts_like_any_other(trial: &Trial, way: &ShortWay) -> Chec
             last = grant.fence;
             second.refused(&trial.claim(&resource, share)?).await?;
             let again = first.hold(&claim).await?;
-            ensure!(again.fence == grant.fence, "asked again, {:?} became {:?}", grant.fence, again.fence);
+            ensure!(
+                again.fence == grant.fence,
+                "a repeated request turned {:?} into {:?}",
+                grant.fence,
+                again.fence
+            );
             let renewed = first.renew(&claim, &grant.proof).await?;
             ensure!(matches!(renewed, Renewal::Renewed | Renewal::Alive), "its renewal answered {renewed:?}");
 

@@ -173,9 +173,10 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
     }
 }
 
-/// Returns a time before which the store cannot have granted this. The holder may learn of its grant late, when the
-/// store has forgotten it and another one has the lock. But the validity counts from the request that was granted, which
-/// may be one of many of a wait.
+/// Returns a time before which the store cannot have granted this.
+///
+/// The holder may learn of its grant late, when the store has forgotten it and another holder has the lock. The validity
+/// counts from the request that was granted, which may be the last of many requests of a wait.
 fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     let asked = view.times.at(grant.asked);
     let (got, ttl) = (grant.got, grant.asked.values.ttl);
