@@ -130,13 +130,19 @@ pub(crate) async fn until(locks: &Client, name: &str, looks: u32, is_so: impl Fn
 }
 
 /// Fails with `what` if it takes too long.
-pub(crate) async fn within_limit<T>(what: &str, work: impl Future<Output = T>) -> T {
-    within(LIMIT, what, work).await
+pub(crate) fn within_limit<T>(what: &str, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    within(LIMIT, what, work)
 }
 
 /// Fails with `what` if it takes longer than this.
-pub(crate) async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
+pub(crate) fn within<T>(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = T> {
+    // Boxed: the futures of the tests are nested deeply, and each level would double what is inside.
+    let work = Box::pin(work);
+    async move { tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}")) }
 }
 
 /// Asserts that so much time has passed since then, less the possible difference of two clocks of one

@@ -7,12 +7,14 @@
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
+use futures_util::future::CatchUnwind;
 use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::{Process, Unforked};
+use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 use tracing::Span;
 
@@ -67,8 +69,8 @@ pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Fail
 ///
 /// `Instrument` enters the span once more to drop the future, so there a subscriber that panics twice
 /// would end the process.
-pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Output = T>) -> T {
-    ContainedSpan(contained(span)).around(work).await
+pub(crate) fn spanned<W: Future>(span: impl FnOnce() -> Span, work: W) -> Spanned<W> {
+    ContainedSpan(contained(span)).around(work)
 }
 
 /// Makes a call of a backend inside the span that is made here, and inside the runtime, where the backend has its timers
@@ -90,10 +92,9 @@ pub(crate) fn called_in<T>(
 }
 
 /// Runs a future inside the span that is current now.
-pub(crate) fn in_this_span<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+pub(crate) fn in_this_span<W: Future>(work: W) -> Spanned<W> {
     // The subscriber is called for it now, and again when it ends, even if the future is never polled.
-    let span = ContainedSpan(contained(Span::current));
-    async move { span.around(work).await }
+    spanned(Span::current, work)
 }
 
 /// A span whose end is foreign code as well.
@@ -102,17 +103,8 @@ pub(crate) struct ContainedSpan(Option<Span>);
 
 impl ContainedSpan {
     /// Runs a future inside the span, as [`spanned`].
-    pub(crate) async fn around<T>(mut self, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
-        let outcome = poll_fn(|context| {
-            let entered = self.0.as_ref().and_then(|span| contained(|| span.enter()));
-            let polled = work.as_mut().poll(context);
-            contained(|| drop(entered));
-            polled
-        });
-        let outcome = outcome.await;
-        self.close();
-        outcome.unwrap_or_else(|payload| resume_unwind(payload))
+    pub(crate) fn around<W: Future>(self, work: W) -> Spanned<W> {
+        Spanned { work: AssertUnwindSafe(work).catch_unwind(), span: self }
     }
 
     fn close(&mut self) {
@@ -124,6 +116,31 @@ impl ContainedSpan {
 impl Drop for ContainedSpan {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    /// A future that runs inside a span. An `async fn` would have room for the inner future twice: as its argument, and
+    /// where it is pinned.
+    pub(crate) struct Spanned<W> {
+        #[pin]
+        work: CatchUnwind<AssertUnwindSafe<W>>,
+        span: ContainedSpan,
+    }
+}
+
+impl<W: Future> Future for Spanned<W> {
+    type Output = W::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<W::Output> {
+        let Projected { work, span } = self.project();
+        let entered = span.0.as_ref().and_then(|span| contained(|| span.enter()));
+        let polled = work.poll(context);
+        contained(|| drop(entered));
+        let Poll::Ready(outcome) = polled else { return Poll::Pending };
+        span.close();
+        Poll::Ready(outcome.unwrap_or_else(|payload| resume_unwind(payload)))
     }
 }
 

@@ -204,6 +204,41 @@ async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
     assert!(size_of_val(&guard.release()) <= 1_024);
 }
 
+/// An `async fn` that wraps a future has room for it twice, so the size doubles with each layer.
+#[tokio::test]
+async fn futures_of_all_acquisitions_fit_a_small_stack() {
+    let (locks, _) = Store::new().client();
+    let limit = ms(60);
+    let (mutex, rwlock, striped) =
+        (locks.mutex("job"), locks.rwlock("data"), locks.striped_mutex("stock", 4));
+    let both = locks.lock_all(["a", "b"]);
+    let mut reader = rwlock.upgradable_read().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let condition = locks.condition("job");
+    let upgrade = size_of_val(&reader.upgrade());
+    let run = size_of_val(&guard.run(async {}));
+    let token = locks.mutex("passed on").lock().await.unwrap().transfer().await.unwrap();
+    let sizes = [
+        ("try_lock_for", size_of_val(&mutex.try_lock_for(limit))),
+        ("upgradable_read", size_of_val(&rwlock.upgradable_read())),
+        ("upgrade", upgrade),
+        ("try_upgrade_for", size_of_val(&reader.try_upgrade_for(limit))),
+        ("lock_any", size_of_val(&striped.lock_any())),
+        ("try_lock_any_for", size_of_val(&striped.try_lock_any_for(limit))),
+        ("lock of a stripe", size_of_val(&striped.stripe(1).lock())),
+        ("try_lock_for of a stripe", size_of_val(&striped.stripe(1).try_lock_for(limit))),
+        ("lock of several", size_of_val(&both.lock())),
+        ("try_lock_for of several", size_of_val(&both.try_lock_for(limit))),
+        ("run", run),
+        ("wait of a barrier", size_of_val(&locks.barrier("end", 2).wait())),
+        ("campaign", size_of_val(&locks.election("leader").campaign("me"))),
+        ("wait of a condition", size_of_val(&guard.wait(&condition))),
+        ("accept_transfer", size_of_val(&mutex.accept_transfer(&token))),
+    ];
+    let large: Vec<_> = sizes.into_iter().filter(|(_, size)| *size > 4_096).collect();
+    assert!(large.is_empty(), "{large:?}");
+}
+
 /// Starts a wait: polled once, it is queued.
 async fn spawn_queued<T: Send + 'static>(
     wait: impl Future<Output = T> + Send + 'static,

@@ -237,7 +237,7 @@ async fn owner_that_detects_gives_up_for_those_that_only_announce() {
             assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
             has_b.release().await.unwrap();
         };
-        let (granted, ()) = within(async { tokio::join!(announces, detects) }).await;
+        let (granted, ()) = within(Box::pin(async { tokio::join!(announces, detects) })).await;
         drop(granted.unwrap());
         drop(has_a);
     }

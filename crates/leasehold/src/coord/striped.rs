@@ -147,7 +147,7 @@ impl StripedMutex {
         let second = other.mutex().lock().map(|guard| other.finish(began, guard));
         // The two may be held for long, by this very task perhaps, while another becomes free.
         let others = self.retry_others(start);
-        select(select(pin!(first), pin!(second)), pin!(others))
+        select(select(Box::pin(first), Box::pin(second)), Box::pin(others))
             .map(|ended| match ended {
                 Either::Left((Either::Left((guard, _)) | Either::Right((guard, _)), _))
                 | Either::Right((guard, _)) => guard,
@@ -190,9 +190,9 @@ impl StripedMutex {
     /// As [`StripedMutex::lock_any`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub async fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
         let engine = self.stripe(0).mutex().engine().clone();
-        match within(&engine, limit, self.lock_any()).await {
+        match within(&engine, limit, Box::pin(self.lock_any())).await {
             Some(outcome) => outcome.map(Some),
-            None => engine.with_answer_limit(limit, self.try_lock_any()).await,
+            None => engine.with_answer_limit(limit, Box::pin(self.try_lock_any())).await,
         }
     }
 
@@ -245,7 +245,7 @@ impl Stripe {
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn lock(&self) -> Result<Guard> {
-        self.counted(self.mutex().lock()).await
+        self.counted(Box::pin(self.mutex().lock())).await
     }
 
     /// Acquires it if it is free now; `None` if it is not.
@@ -273,7 +273,7 @@ impl Stripe {
             return self.try_lock().await;
         }
         let engine = self.mutex().engine();
-        if let Some(outcome) = within(engine, limit, self.lock()).await {
+        if let Some(outcome) = within(engine, limit, Box::pin(self.lock())).await {
             return outcome.map(Some);
         }
         let found = engine.with_answer_limit(limit, self.mutex().try_lock()).await?;

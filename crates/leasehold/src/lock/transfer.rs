@@ -144,7 +144,7 @@ impl<K: Kind> Lock<K> {
         self.engine.check_transfer_support(OP_ACCEPT).map_err(|error| error.on(&resource))?;
         let want = self.want(token.share).map_err(|error| error.with_op(OP_ACCEPT))?;
         let notices = ControlRegister::of(&self.engine, &resource, OP_ACCEPT)?;
-        let allowed = redeem(notices, token.clone());
+        let allowed = Box::pin(redeem(notices, token.clone()));
         let resumption = TransferClaim { want, id: token.id, after: token.fence };
         let hold = self.engine.resume(resumption, allowed).await?;
         Ok(Guard::new(hold, self.terms()))

@@ -52,7 +52,7 @@ impl Ending {
 impl HoldTask {
     /// Keeps the lock until it ends, and releases it.
     pub(super) async fn keep(&mut self, held: HeldLock) {
-        let ending = Holding::new(self, &held).run().await;
+        let ending = Box::pin(Holding::new(self, &held).run()).await;
         self.finish(held, ending).await;
     }
 

@@ -72,7 +72,8 @@ pub(crate) async fn run_reported(
     want: &Want,
     acquiring: impl Future<Output = Result<Hold>>,
 ) -> Result<HoldHandle> {
-    let acquiring = async { acquiring.await.map(|hold| HoldHandle::new(Arc::new(hold))) };
+    // Boxed, so that the caller's future stays small however many futures are around this one.
+    let acquiring = Box::pin(async { acquiring.await.map(|hold| HoldHandle::new(Arc::new(hold))) });
     let observed = AcquireSpan::observed(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
     let Some(observed) = observed else { return acquiring.await };
     let acquired = observed.run(async { acquiring.await.map(Some) }).await?;

@@ -67,7 +67,7 @@ impl Engine {
                 let last_try = tokio::select! {
                     biased;
                     outcome = &mut receiver => Err(outcome.ok()),
-                    last_try = self.try_at_deadline(again, deadline.waited(), &resource) => Ok(last_try),
+                    last_try = Box::pin(self.try_at_deadline(again, deadline.waited(), &resource)) => Ok(last_try),
                 };
                 match last_try {
                     Err(outcome) => outcome,
