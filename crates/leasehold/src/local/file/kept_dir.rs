@@ -68,6 +68,7 @@ impl KeptDir {
         let (forks, lock) = (forks?, lock.file().clone());
         let (lock_path, lock_identity) = (dir.path_to(LOCK), Identity::of(&fstat(&*lock).ok()?));
         let open = Open { dir, lock, lock_path, lock_identity, forks, _permit: permit };
+        ledger.without_access_times();
         ledger.is_small().then_some(KeptDir { open, ledger })
     }
 

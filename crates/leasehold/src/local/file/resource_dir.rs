@@ -354,16 +354,16 @@ pub(super) fn read_file(at: BorrowedFd<'_>, name: &str, max: usize) -> Result<Ve
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(at, name, flags, Mode::empty())?;
     let mut bytes = vec![0; max + 1];
-    let length = read_all_at(file.as_fd(), &mut bytes)?;
+    let length = read_all_at(file.as_fd(), &mut bytes, 0)?;
     bytes.truncate(length);
     Ok(bytes)
 }
 
-/// Reads from the beginning until `buffer` is full or the file ends.
-pub(super) fn read_all_at(file: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
+/// Reads from `offset` until `buffer` is full or the file ends.
+pub(super) fn read_all_at(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[done..], done as u64) {
+        match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(Errno::INTR) => {}
