@@ -113,7 +113,9 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
          | acquisitions | {} |\n| … of them handed on inside a process, where that was counted | {} |\n\
          | faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
-         | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\n",
+         | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\
+         | histories of older code beside these, whose cells newer code has run since | {} |\n\
+         | … acquisitions in them | {} |\n\n",
         thousands(summaries.len() as u64),
         held(Hit::Something),
         held(Hit::Nothing),
@@ -127,6 +129,8 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
         thousands(sum(|s| s.seen.refusals)),
         thousands(sum(|s| s.seen.losses)),
         sum(|s| s.seen.safety),
+        thousands(sum(|s| s.older_histories)),
+        thousands(sum(|s| s.older_grants)),
     );
     let distinct = |of: fn(&crate::Record) -> &str| {
         let mut all: Vec<&str> = results.all().iter().map(of).filter(|one| !one.is_empty()).collect();

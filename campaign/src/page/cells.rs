@@ -24,6 +24,9 @@ pub(super) struct Summary {
     pub(super) knows_renewals: bool,
     /// The runs that count, each seed once.
     pub(super) runs: Vec<Record>,
+    /// The histories of older code, which no longer count for the outcome.
+    pub(super) older_histories: u64,
+    pub(super) older_grants: u64,
     /// The runs whose outcome was not expected, before the newest code was run.
     pub(super) superseded: Vec<Record>,
 }
@@ -35,6 +38,8 @@ impl Summary {
         let is_kept = |run: &&Record| !run.expected && remains(store, fault, run.outcome);
         let begin = if all.iter().any(is_kept) { 0 } else { begin_of_newest(&all) };
         let (older, counted) = all.split_at(begin);
+        // Tests are no histories.
+        let older_histories = older.iter().filter(|run| run.outcome != CellOutcome::Passed);
         let mut summary = Summary {
             store,
             fault,
@@ -46,6 +51,8 @@ impl Summary {
             seen: Seen::default(),
             knows_renewals: true,
             runs: Vec::new(),
+            older_histories: older_histories.clone().map(|run| run.histories).sum(),
+            older_grants: older_histories.map(|run| run.seen.grants).sum(),
             superseded: older.iter().filter(|run| !run.expected).map(|run| (*run).clone()).collect(),
         };
         for run in counted {
@@ -179,6 +186,7 @@ mod tests {
         assert_eq!((changed.outcome, changed.superseded.len()), (Some(Late), 0));
         let newer = summary(&[old[0].clone(), run(Held, "aaaa", 1)]);
         assert_eq!((newer.outcome, newer.expected, newer.superseded.len()), (Some(Held), true, 1));
+        assert_eq!((newer.histories, newer.older_histories, of_old.older_histories), (2, 2, 0));
         // Neither does the older code again.
         let back = [run(Held, "aaaa", 1), run(Late, "bbbb", 1), run(Held, "aaaa", 1), run(Held, "bbbb", 1)];
         assert_eq!(summary(&back).outcome, Some(Late));
