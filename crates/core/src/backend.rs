@@ -213,6 +213,9 @@ pub enum Release {
     /// The claim did not exist: it was released before, or lost, or never arrived.
     Gone,
     /// No answer; the claim may still exist until its ttl ends.
+    ///
+    /// A transient failure is asked again. Its effect is [`Effect::None`] only if this attempt ends nothing, now or later:
+    /// if the claim is then [`Gone`](Release::Gone), its holder is told that it was lost.
     Unknown(Failure),
 }
 

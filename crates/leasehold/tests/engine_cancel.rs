@@ -283,5 +283,30 @@ async fn unpolled_release_does_not_delay_other_waiters() {
     }
 }
 
+/// The release may hold what other locks of the client need, and no other caller comes for this resource.
+#[tokio::test]
+async fn unpolled_release_is_taken_over_soon() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    wire.set(Verb::Release, Mode::Hang);
+    let mut releasing = pin!(guard.release());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(releasing.as_mut().poll(&mut cx).is_pending());
+    wire.set(Verb::Release, Mode::Pass);
+    // Its lease lasts longer than this looks.
+    settles(&store.client().0, "job").await;
+    releasing.await.unwrap();
+    // And again, after the looks have ended meanwhile.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let guard = locks.mutex("job").lock().await.unwrap();
+    wire.set(Verb::Release, Mode::Hang);
+    let mut releasing = pin!(guard.release());
+    assert!(releasing.as_mut().poll(&mut cx).is_pending());
+    wire.set(Verb::Release, Mode::Pass);
+    settles(&store.client().0, "job").await;
+    releasing.await.unwrap();
+}
+
 /// Longer than anything takes here, and shorter than a lease.
 const PATIENT: Duration = Duration::from_secs(10);

@@ -141,6 +141,68 @@ async fn a_renewal_whose_answer_is_lost_extends_nothing_locally() {
     assert!(guard.release().await.unwrap_err().is_lost());
 }
 
+/// Breaks the lock of `name`, as an operator would.
+async fn break_lock(operator: &Client, name: &str) {
+    for holder in operator.inspect(name).await.unwrap().holders {
+        let outcome = operator.break_claim(name, &holder).await.unwrap();
+        assert!(matches!(outcome, BreakOutcome::Ended { .. }), "{outcome:?}");
+    }
+}
+
+/// A request that was not sent cannot have released it.
+#[tokio::test]
+async fn release_after_refused_attempts_reports_a_lock_that_was_lost_before() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let (other, _) = store.client();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    break_lock(&other, "job").await;
+    let successor = other.mutex("job").lock().await.unwrap();
+    wire.set(Verb::Release, Mode::Refuse);
+    let releasing = tokio::spawn(guard.release());
+    tokio::time::sleep(ms(200)).await;
+    assert!(wire.calls(Verb::Release) > 1, "it was tried more than once");
+    wire.set(Verb::Release, Mode::Pass);
+    let error = releasing.await.unwrap().unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    successor.release().await.unwrap();
+}
+
+/// It was held when its release began, and its lease ended before the store could be reached.
+#[tokio::test]
+async fn release_that_outlasts_its_lease_is_no_loss() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let guard = locks.mutex("job").ttl(ms(400)).lock().await.unwrap();
+    wire.set(Verb::Release, Mode::Refuse);
+    let releasing = tokio::spawn(guard.release());
+    let (other, _) = store.client();
+    other.mutex("job").lock().await.unwrap().release().await.unwrap();
+    wire.set(Verb::Release, Mode::Pass);
+    match releasing.await.unwrap() {
+        Ok(()) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
+    }
+}
+
+#[tokio::test]
+async fn guard_that_lost_its_claim_as_a_writer_stays_lost() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let mut guard = locks.rwlock("job").ttl(ms(600)).upgradable_read().await.unwrap();
+    guard.upgrade().await.unwrap();
+    let held = other.inspect("job").await.unwrap().holders;
+    let writer = held.iter().max_by_key(|holder| holder.share.weight()).unwrap();
+    other.break_claim("job", writer).await.unwrap();
+    guard.lost().await;
+    for _ in 0..2 {
+        let error = guard.downgrade().await.unwrap_err();
+        assert!(error.is_lost(), "{error}");
+        assert!(guard.check().is_err());
+    }
+}
+
 #[tokio::test]
 async fn a_claim_that_the_server_forgot_is_lost_at_the_next_renewal() {
     let store = Store::new();

@@ -19,7 +19,7 @@ use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
 use crate::net::watching::{Watching, any_change};
 use crate::protocol::dialect::Dialect;
-use crate::protocol::layout;
+use crate::protocol::layout::{self, unsettled};
 use crate::protocol::names::NodeRole;
 use crate::protocol::proof::ZooKeeperProof;
 use crate::protocol::queue::{Blockers, NodeQueue};
@@ -63,14 +63,17 @@ impl Ensemble {
                 Look::Blocked(queue, index, own) => {
                     let blockers = self.blockers(&session, claim, &own, &queue, index);
                     let ended = match patience.is_ended() {
-                        false => wait_for_any(blockers.await?, patience.ended()).await,
+                        false => wait_for_any(blockers.await.map_err(unsettled)?, patience.ended()).await,
                         true if own.role == NodeRole::Locks
                             && self.lease_fits_behind(&session, claim, index).await? =>
                         {
                             // A claim that looks once waits for others that are just being granted a lease.
                             let until = *passing.get_or_insert_with(|| patience.now().after(PASSING));
-                            wait_for_any(blockers.await?, tokio::time::sleep(patience.now().until(until)))
-                                .await
+                            wait_for_any(
+                                blockers.await.map_err(unsettled)?,
+                                tokio::time::sleep(patience.now().until(until)),
+                            )
+                            .await
                         }
                         true => true,
                     };
@@ -443,7 +446,8 @@ impl Ensemble {
         claim: &Claim,
         own: &OwnNode,
     ) -> Result<(), Failure> {
-        self.delete(session, &self.path(claim, own)).await?;
+        // A node that could not be removed is abandoned, whatever the reason.
+        self.delete(session, &self.path(claim, own)).await.map_err(unsettled)?;
         self.claims.forget(claim.id);
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::backend::acquire::{Look, enqueue_failure, look_failure};
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
-use crate::protocol::layout;
+use crate::protocol::layout::{self, unsettled};
 use crate::protocol::names::NodeRole;
 use crate::protocol::resource_view;
 use crate::state::claim_table::{OwnNode, Stage};
@@ -343,11 +343,6 @@ impl Ensemble {
 /// Returns how many leases there may be.
 fn max_leases(claim: &Claim) -> usize {
     usize::try_from(claim.share.capacity()).unwrap_or(usize::MAX)
-}
-
-/// Marks a failure as unsettled: the claim has a place, or even a lease, although this went wrong.
-fn unsettled(failure: Failure) -> Failure {
-    Failure::new(failure.kind, Effect::Unknown, failure.detail())
 }
 
 /// The position in the transaction at which the place is removed.

@@ -13,6 +13,7 @@ use leasehold_backend::random;
 use leasehold_core::{Backoff, Claim, Failure, Release};
 
 use crate::client::Ensemble;
+use crate::protocol::layout::unsettled;
 use crate::protocol::names::NodeRole;
 use crate::state::claim_table::Stage;
 
@@ -35,6 +36,7 @@ impl Ensemble {
                 // up.
                 if failure.is_transient() {
                     self.leftovers.add(claim);
+                    return Release::Unknown(unsettled(failure));
                 }
                 Release::Unknown(failure)
             }

@@ -44,6 +44,11 @@ pub(crate) fn read_capacity(data: &[u8]) -> Option<u32> {
     std::str::from_utf8(data).ok()?.trim().parse().ok()
 }
 
+/// Marks a failure as unsettled: the claim has a place, or even a lease, although this went wrong.
+pub(crate) fn unsettled(failure: Failure) -> Failure {
+    Failure::new(failure.kind, Effect::Unknown, failure.detail())
+}
+
 /// Explains an error of the client for a caller that was `doing` this.
 pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     use Effect::{None, Unknown};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use leasehold_core::{BreakOutcome, Claim, Failure, Release, Renew, Renewal};
+use leasehold_core::{BreakOutcome, Claim, Effect, Failure, FailureKind, Release, Renew, Renewal};
 
 use crate::session::backend::SessionBackend;
 use crate::session::claims::Removed;
@@ -22,7 +22,7 @@ impl<C: Sessions> SessionBackend<C> {
         for some in batch.chunks(CONCURRENT_MAX) {
             answers.extend(join_all(some.iter().map(|claim| self.end_one(claim))).await);
         }
-        answers
+        answers.into_iter().map(for_good).collect()
     }
 
     async fn end_one(&self, claim: &Claim) -> Release {
@@ -94,7 +94,13 @@ impl<C: Sessions> SessionBackend<C> {
                 sessions.entry(open.number).or_insert(open);
             }
         }
-        let asked = sessions.values().map(|open| async { (open.number, open.ping().await.err()) });
+        let asked = sessions.values().map(|open| async {
+            let failure = open.ping().await.err();
+            if failure.is_some() {
+                self.pool.end(open);
+            }
+            (open.number, failure)
+        });
         let silent: HashMap<u64, Option<Failure>> = join_all(asked).await.into_iter().collect();
         let answer = |(Renew { claim, .. }, session): (&Renew<'_>, Option<u64>)| {
             // What ended meanwhile is gone for good.
@@ -109,6 +115,18 @@ impl<C: Sessions> SessionBackend<C> {
         };
         batch.iter().zip(claims).map(answer).collect()
     }
+}
+
+/// Lets a release that failed be final. Its session was closed, so asking again would only find the claim gone, and
+/// nobody knows whether the server had ended the session before.
+fn for_good(release: Release) -> Release {
+    let Release::Unknown(failure) = release else { return release };
+    let text = format!(
+        "the connection that held the lock ended before its release was confirmed, so the lock may have been lost \
+         before: {}",
+        failure.detail()
+    );
+    Release::Unknown(Failure::new(FailureKind::Closed, Effect::Unknown, text).because(failure))
 }
 
 /// Releases that are under way at the same time.

@@ -415,7 +415,7 @@ impl Engine {
     /// were not confirmed by then.
     pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
         self.closed.cancel();
-        self.reaper.close();
+        let unanswered = self.reaper.close();
         self.end_waits();
         self.end_direct_requests();
         self.contenders.close();
@@ -423,7 +423,7 @@ impl Engine {
             self.renewer.lose_all().await;
             // Contenders come first, because each gives up its place itself or leaves that to the reaper.
             self.contenders.wait().await;
-            self.reaper.flush().await
+            self.reaper.flush(unanswered).await
         };
         tokio::select! {
             biased;

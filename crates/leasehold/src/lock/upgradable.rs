@@ -157,7 +157,8 @@ impl Upgradable {
     /// `Lost` if the lock was lost before; `OutcomeUnknown` if the server did not answer: the guard is a
     /// reader, and others may have to wait for up to the ttl.
     pub async fn downgrade(&mut self) -> Result<()> {
-        self.read.check()?;
+        // A claim as a writer that was lost is not given up: the guard stays lost.
+        self.check()?;
         match self.write.take() {
             Some(write) => write.release().await,
             None => Ok(()),

@@ -66,14 +66,19 @@ impl ReleaseCounters {
         self.closed_at.get().is_some_and(anew)
     }
 
-    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
-    pub(crate) async fn settled(&self) -> bool {
-        let before = self.unanswered.load(Ordering::SeqCst);
+    /// Returns how many releases have ended without an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::SeqCst)
+    }
+
+    /// Waits until nothing is under way. Returns `true` if everything that ended since there were `before` without an
+    /// answer was answered.
+    pub(crate) async fn settled(&self, before: usize) -> bool {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
             idle.as_mut().enable();
             if self.under_way.load(Ordering::SeqCst) == 0 {
-                return self.unanswered.load(Ordering::SeqCst) == before;
+                return self.unanswered() == before;
             }
             idle.await;
         }
@@ -97,10 +102,12 @@ pub(crate) struct Job {
     pub(crate) claim: Claim,
     /// The time at which the lease is over in any case.
     until: Moment,
-    /// `true` if the claim was valid by the clock when it was released.
-    was_valid: bool,
-    /// The number of attempts without an answer.
+    /// The end of the lease that its holder had, if the claim was valid by the clock when it was released.
+    valid_until: Option<Moment>,
+    /// The number of attempts that failed.
     tries: u32,
+    /// `true` if one of them may have ended the claim.
+    may_be_done: bool,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
     counters: Arc<ReleaseCounters>,
@@ -113,12 +120,23 @@ impl Job {
     pub(crate) fn new(
         claim: Claim,
         until: Moment,
-        was_valid: bool,
+        valid_until: Option<Moment>,
         engine: Option<Arc<Engine>>,
         counters: Arc<ReleaseCounters>,
     ) -> (Job, bool) {
         let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        (Job { claim, until, was_valid, tries: 0, engine, done: None, counters, has_ended: false }, is_only)
+        let job = Job {
+            claim,
+            until,
+            valid_until,
+            tries: 0,
+            may_be_done: false,
+            engine,
+            done: None,
+            counters,
+            has_ended: false,
+        };
+        (job, is_only)
     }
 
     /// Returns a receiver of the outcome.
@@ -133,9 +151,10 @@ impl Job {
         jittered(doubled(RETRY_FIRST, RETRY_LAST, self.tries.saturating_sub(1)))
     }
 
-    /// Counts an attempt without an answer.
-    pub(crate) fn count_try(&mut self) {
+    /// Counts an attempt that failed.
+    pub(crate) fn count_try(&mut self, effect: Effect) {
         self.tries += 1;
+        self.may_be_done |= effect == Effect::Unknown;
     }
 
     /// Returns `true` if an attempt was made before.
@@ -179,26 +198,28 @@ impl Job {
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
-            self.count_try();
+            self.count_try(failure.effect);
             return Err(self);
         }
-        let released = self.outcome_of(release);
+        let released = self.outcome_of(release, now);
         self.finish(released.clone());
         Ok(released)
     }
 
     /// Translates the server's answer into the outcome for the caller.
-    fn outcome_of(&self, release: Release) -> Released {
-        match release {
-            Release::Freed if self.was_valid => Released::Freed,
+    fn outcome_of(&self, release: Release, now: Moment) -> Released {
+        match (release, self.valid_until) {
+            (Release::Unknown(failure), _) => Released::Unknown(failure),
             // The server still had the claim after its local validity was over. Its holder had lost it
             // all the same.
-            Release::Freed => Released::Gone,
+            (_, None) => Released::Gone,
+            (Release::Freed, Some(_)) => Released::Freed,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
-            // the two cases cannot be distinguished.
-            Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
-            Release::Gone => Released::Gone,
-            Release::Unknown(failure) => Released::Unknown(failure),
+            // the two cases cannot be distinguished. Or its lease ended before any attempt arrived.
+            (Release::Gone, Some(end)) if self.may_be_done || self.was_tried() && now >= end => {
+                Released::Freed
+            }
+            (Release::Gone, Some(_)) => Released::Gone,
         }
     }
 }

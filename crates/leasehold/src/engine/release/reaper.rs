@@ -9,7 +9,9 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold_core::{Backend, Claim, ClaimId, Clock, DirectRelease, Failure, Moment, Release, Resource};
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, DirectRelease, Effect, Failure, Moment, Release, Resource,
+};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +20,7 @@ use crate::engine::Engine;
 use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, ReleaseFuture};
 use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_panics};
+use crate::engine::release::parked::Parked;
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
@@ -65,6 +68,7 @@ pub(crate) struct Reaper {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     counters: Arc<ReleaseCounters>,
+    parked: Arc<Parked>,
     process: Process,
 }
 
@@ -78,7 +82,14 @@ impl Reaper {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let worker = Worker::new(inbox, backend.clone(), clock.clone(), engine);
         drop(runtime.spawn(worker.run()));
-        Reaper { jobs, backend, clock, counters: Arc::default(), process: Process::this() }
+        Reaper {
+            jobs,
+            backend,
+            clock,
+            counters: Arc::default(),
+            parked: Arc::default(),
+            process: Process::this(),
+        }
     }
 
     /// Releases a claim that was held. The local queue continues when that is done.
@@ -94,7 +105,8 @@ impl Reaper {
         waits: Waits,
     ) -> Ending {
         let was_valid = !matches!(ended.state, State::Lost(_));
-        let (job, is_only) = self.job(held.claim.clone(), ended.at, was_valid, Some(engine.clone()));
+        let valid_until = was_valid.then(|| held.valid_until());
+        let (job, is_only) = self.job(held.claim.clone(), ended.at, valid_until, Some(engine.clone()));
         // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
         if held.keeps_lock_delay() || self.is_forked() {
             job.finish(Released::Gone);
@@ -116,6 +128,7 @@ impl Reaper {
             self.send(job);
             return Ending::Pending(outcome);
         }
+        let is_sent = sent.is_some();
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let release = match sent {
             Some((answer, span)) => {
@@ -125,15 +138,19 @@ impl Reaper {
             }
             None => self.inline(async move { end(vec![job], &*backend, &*clock).await.pop() }),
         };
-        match self.release_inline(engine, &resource, id, release) {
-            Some(inline) => Ending::Inline(inline, outcome),
-            None => Ending::Pending(outcome),
+        let Some(inline) = self.release_inline(engine, &resource, id, release) else {
+            return Ending::Pending(outcome);
+        };
+        // A direct release has been sent and keeps nothing back. Another one may be parked with what the client needs.
+        if !is_sent && self.parked.watch(&inline.0) {
+            drop(self.jobs.send(Order::Watch(self.parked.clone())));
         }
+        Ending::Inline(inline, outcome)
     }
 
     /// Releases a claim that never had a user.
     pub(crate) fn abandon(&self, claim: Claim) {
-        let (job, _) = self.job(claim, self.clock.now(), false, None);
+        let (job, _) = self.job(claim, self.clock.now(), None, None);
         if self.is_forked() {
             return job.finish(Released::Gone);
         }
@@ -141,9 +158,15 @@ impl Reaper {
     }
 
     /// Creates a job at `now`. Also returns whether nothing else is under way.
-    fn job(&self, claim: Claim, now: Moment, was_valid: bool, engine: Option<Arc<Engine>>) -> (Job, bool) {
+    fn job(
+        &self,
+        claim: Claim,
+        now: Moment,
+        valid_until: Option<Moment>,
+        engine: Option<Arc<Engine>>,
+    ) -> (Job, bool) {
         let until = now.after(claim.ttl);
-        Job::new(claim, until, was_valid, engine, self.counters.clone())
+        Job::new(claim, until, valid_until, engine, self.counters.clone())
     }
 
     fn send(&self, job: Job) {
@@ -183,7 +206,7 @@ impl Reaper {
         });
         if sent.is_none() {
             // It panicked, perhaps after it had sent.
-            job.count_try();
+            job.count_try(Effect::Unknown);
         }
         sent.flatten().map(|answer| (answer, span))
     }
@@ -223,13 +246,15 @@ impl Reaper {
     }
 
     /// Makes each release be tried at least once more from now on, so that a store that has come back
-    /// can answer.
-    pub(crate) fn close(&self) {
+    /// can answer. Returns how many releases have ended without an answer before.
+    pub(crate) fn close(&self) -> usize {
         self.counters.close(self.clock.now());
+        self.counters.unanswered()
     }
 
-    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
-    pub(crate) async fn flush(&self) -> bool {
-        self.counters.settled().await
+    /// Waits until nothing is under way. Returns `true` if everything that ended since [`Reaper::close`] returned
+    /// `before` was answered.
+    pub(crate) async fn flush(&self, before: usize) -> bool {
+        self.counters.settled(before).await
     }
 }

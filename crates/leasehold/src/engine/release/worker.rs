@@ -14,10 +14,12 @@ use futures_util::{FutureExt, StreamExt};
 use leasehold_core::{Backend, Clock, Moment};
 use leasehold_machine::Process;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::release::job::{Job, end};
+use crate::engine::release::parked::Parked;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 use crate::random::HashMap;
@@ -27,6 +29,8 @@ pub(crate) enum Order {
     Release(Job),
     /// A release that its caller has left, or that others depend on.
     Resume(ReleaseFuture),
+    /// A caller carries out a release: look whether it does.
+    Watch(Arc<Parked>),
 }
 
 /// The state of the worker task.
@@ -43,6 +47,8 @@ pub(crate) struct Worker {
     later: BTreeMap<(Moment, u64), Job>,
     next: u64,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
+    /// The releases of callers, and when to look at them next.
+    watched: Option<(Arc<Parked>, Instant)>,
     /// The process that owns these claims. A fork of it sends nothing.
     process: Process,
     failed: bool,
@@ -79,6 +85,7 @@ impl Worker {
             later: BTreeMap::new(),
             next: 0,
             calls: FuturesUnordered::new(),
+            watched: None,
             process: Process::this(),
             failed: false,
         }
@@ -99,6 +106,7 @@ impl Worker {
         if !self.is_open && self.calls.is_empty() && self.later.is_empty() {
             return false;
         }
+        let look_at = self.watched.as_ref().map(|(_, at)| *at);
         let nap = self.later.first_key_value().map(|((due, _), _)| self.clock.now().until(*due));
         // The order is fixed: calls under way make progress however much arrives.
         tokio::select! {
@@ -106,6 +114,9 @@ impl Worker {
             Some(answered) = self.calls.next() => self.record_answer(answered),
             count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
             () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
+            () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
+                self.watched = self.watched.take().filter(|(parked, _)| parked.look()).map(look_again);
+            }
         }
         if !self.process.is_this() {
             return false;
@@ -114,6 +125,7 @@ impl Worker {
             match order {
                 Order::Release(job) if job.was_tried() => self.retry_later(job),
                 Order::Release(job) => self.enqueue(job),
+                Order::Watch(parked) => self.watched = Some(look_again((parked, Instant::now()))),
                 Order::Resume(release) => {
                     self.calls.push(release.map(|_| Answered { part: None, again: Vec::new() }).boxed());
                 }
@@ -191,10 +203,16 @@ impl Drop for Worker {
     }
 }
 
+fn look_again((parked, _): (Arc<Parked>, Instant)) -> (Arc<Parked>, Instant) {
+    (parked, Instant::now() + LOOK)
+}
+
 const BATCH_MAX: usize = 256;
 /// The maximum number of calls in flight for one part of the store.
 const CALLS_MAX: usize = 64;
 /// 10 ms: a retry waits for the next multiple of it.
 const BEAT: u64 = 10_000_000;
+/// The pause between two looks at the releases of callers. One that is found twice is taken over.
+const LOOK: Duration = Duration::from_millis(250);
 /// The longest time without a read of the clock while a retry is pending.
 const STEP: Duration = Duration::from_secs(1);
