@@ -74,6 +74,41 @@ async fn close_ends_a_lock_future_that_is_not_polled() {
 }
 
 #[tokio::test]
+async fn close_ends_an_upgrade_that_is_not_polled() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let reader = other.rwlock("job").read().await.unwrap();
+    let mut guard = locks.rwlock("job").upgradable_read().await.unwrap();
+    let mut unpolled = pin!(guard.upgrade());
+    while other.inspect("job").await.unwrap().waiting.is_empty() {
+        poll_once(unpolled.as_mut());
+        tokio::time::sleep(ms(5)).await;
+    }
+    let closed = tokio::time::timeout(SOON, locks.close(SOON * 2)).await;
+    assert!(closed.unwrap(), "closing does not wait for the caller");
+    waiting(&other, "job", 0).await;
+    assert!(unpolled.await.is_err());
+    reader.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn close_waits_for_no_reader_of_a_register() {
+    let (locks, _) = Store::new().client();
+    let latch = locks.latch("ready", 1);
+    let mut unpolled = pin!(latch.wait());
+    poll_once(unpolled.as_mut());
+    // It has begun to wait for a change.
+    tokio::time::sleep(ms(100)).await;
+    poll_once(unpolled.as_mut());
+    tokio::time::sleep(ms(100)).await;
+    // A wait for a change takes at least half a minute.
+    let closed = tokio::time::timeout(Duration::from_secs(20), locks.close(SOON)).await;
+    assert!(closed.unwrap());
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test]
 async fn unpolled_lock_future_in_the_queue_keeps_its_grant() {
     let store = Store::new();
     let (locks, wire) = store.client();

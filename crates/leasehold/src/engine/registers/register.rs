@@ -229,7 +229,18 @@ impl Register {
         let mut asked = 0;
         loop {
             let (registers, stamp, waits) = (self.clone(), seen.clone(), patience.clone());
-            let request = self.engine.call(async move { registers.wait(&stamp, &waits).await });
+            let request = self.engine.peek(async move {
+                let mut waiting = std::pin::pin!(registers.wait(&stamp, &waits));
+                tokio::select! {
+                    biased;
+                    found = &mut waiting => found,
+                    // The caller may not be polled.
+                    () = registers.engine.closing() => {
+                        waits.end();
+                        waiting.await
+                    }
+                }
+            });
             let mut request = std::pin::pin!(request);
             let outcome = tokio::select! {
                 biased;
@@ -263,7 +274,7 @@ impl Register {
         let mut outage = RetryState::none();
         loop {
             let registers = self.clone();
-            let failure = match self.engine.call(async move { registers.now().await }).await {
+            let failure = match self.engine.peek(async move { registers.now().await }).await {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
