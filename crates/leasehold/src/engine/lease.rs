@@ -253,9 +253,11 @@ impl Lease {
         if let State::Lost(_) = health.state {
             return health.state;
         }
-        let overdue = health.overdue(now);
-        let forked = (!self.process.is_this()).then_some(LossCause::Forked);
-        match forked.or(overdue) {
+        if !self.process.is_this() {
+            // Not marked: another thread may have been reading it when the process was forked.
+            return State::Lost(LossCause::Forked);
+        }
+        match health.overdue(now) {
             None => health.state,
             Some(cause) => self.lose(cause),
         }

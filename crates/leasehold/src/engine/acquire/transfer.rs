@@ -21,6 +21,7 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::lease::{Ended, State};
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
+use crate::panics::contained;
 
 /// A claim that its process no longer holds, and that another one may continue with.
 pub(crate) struct Transferred {
@@ -126,7 +127,7 @@ impl Hold {
             engine.release_unattended(held, ended);
             return Err(cause);
         }
-        engine.backend.detach(&held.claim);
+        contained(|| engine.backend.detach(&held.claim));
         engine.forget_claim(&held.claim.resource, held.claim.id);
         Ok(Transferred { id: held.claim.id, fence, left })
     }

@@ -39,6 +39,7 @@ pub(crate) struct Renewer {
     inbox: Arc<RenewalInbox>,
     events: EventSink,
     renew_at: f64,
+    process: Process,
 }
 
 impl Renewer {
@@ -71,7 +72,7 @@ impl Renewer {
             process: Process::this(),
         };
         drop(runtime.spawn(watchdog.run()));
-        Renewer { inbox, events, renew_at: tuning.renew_at }
+        Renewer { inbox, events, renew_at: tuning.renew_at, process: Process::this() }
     }
 
     /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
@@ -107,7 +108,10 @@ impl Renewer {
 
     /// Stops watching the claim.
     pub(crate) fn forget(&self, lease: &Lease) {
-        self.inbox.forget(lease.claim.id);
+        // Another thread may have had the inbox locked when the process was forked, and does not exist in the fork.
+        if self.process.is_this() {
+            self.inbox.forget(lease.claim.id);
+        }
         self.events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     }
 
@@ -126,7 +130,9 @@ impl Renewer {
 
 impl Drop for Renewer {
     fn drop(&mut self) {
-        self.inbox.end();
+        if self.process.is_this() {
+            self.inbox.end();
+        }
     }
 }
 
