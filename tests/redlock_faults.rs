@@ -306,6 +306,23 @@ async fn flushed_server_rejoins_by_itself() {
     assert_eq!(servers.server(0).command(&unarmed).await.unwrap(), Reply::Int(0));
 }
 
+/// After a failover and the way back, a server has its run id and its mark, and lacks grants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_with_replicas_are_refused() {
+    let Some(servers) = RedisQuorum::start_or_skip(3).await else { return };
+    let mut replicas = Vec::new();
+    for member in 0..2 {
+        let replica = RedisServer::builder().start().await.unwrap();
+        let port = servers.server(member).port().to_string();
+        replica.command(&["REPLICAOF", "127.0.0.1", &port]).await.unwrap();
+        servers.server(member).replicated(1).await.unwrap();
+        replicas.push(replica);
+    }
+    let error = Client::open(&format!("redlock://{}", servers.hosts())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("has replicas"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_that_evict_keys_or_have_two_names_are_refused() {
     let builder = RedisServer::builder().arg("--maxmemory-policy").arg("allkeys-lru");

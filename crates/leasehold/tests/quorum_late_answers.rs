@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,7 +16,9 @@ use leasehold_core::quorum::{
     Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
     RequestStamp, Subscription, Vote,
 };
-use leasehold_core::{Backend, Claim, ClaimId, Failure, Fence, Patience, Release, Resource, Share, Step};
+use leasehold_core::{
+    Backend, Claim, ClaimId, Failure, Fence, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step,
+};
 use tokio::sync::watch;
 
 /// The lock of one member.
@@ -47,13 +49,17 @@ struct MemoryMember {
     withdrawals: AtomicUsize,
     /// The number of releases that it was asked for.
     releases: AtomicUsize,
+    /// `true` if it has lost its memory, and that was seen long ago.
+    is_unarmed: AtomicBool,
 }
 
 impl MemoryMember {
     fn state_now(&self) -> MemberState {
         let run = self.name.to_owned();
-        let mark = Some(Mark { epoch: 1, run: run.clone() });
-        MemberState { run, mark, unarmed_since: None, unix_us: 0 }
+        let is_unarmed = self.is_unarmed.load(Ordering::SeqCst);
+        let mark = (!is_unarmed).then(|| Mark { epoch: 1, run: run.clone() });
+        let hour = 3_600_000_000;
+        MemberState { run, mark, unarmed_since: is_unarmed.then_some(hour), unix_us: 2 * hour }
     }
 
     fn holder(&self) -> Option<ClaimId> {
@@ -86,7 +92,8 @@ impl Member for MemoryMember {
     }
 
     async fn set_epoch(&self, _seen: &MemberState, _epoch: u64) -> Result<bool, Failure> {
-        Ok(false)
+        self.is_unarmed.store(false, Ordering::SeqCst);
+        Ok(true)
     }
 
     async fn prepare(
@@ -134,11 +141,23 @@ impl Member for MemoryMember {
     }
 
     async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
-        Ok(vec![KeepOutcome::Refused; batch.len()])
+        let sent = *self.gate.borrow();
+        let answers = {
+            let lock = self.lock.lock().unwrap();
+            let answer = |keep: &KeepAlive<'_>| match &*lock {
+                None => KeepOutcome::Free,
+                Some(lock) if lock.id == keep.claim.id => KeepOutcome::Extended,
+                Some(_) => KeepOutcome::Refused,
+            };
+            batch.iter().map(answer).collect()
+        };
+        self.pass(sent, Gate::BeforeAnswer).await;
+        Ok(answers)
     }
 
-    async fn repair(&self, _claim: &Claim, _fence: Fence, _stamp: RequestStamp) -> Result<bool, Failure> {
-        Ok(false)
+    async fn repair(&self, claim: &Claim, fence: Fence, stamp: RequestStamp) -> Result<bool, Failure> {
+        let mut lock = self.lock.lock().unwrap();
+        Ok(lock.is_none() && lock.insert(Lock { id: claim.id, stamp, fence: Some(fence) }).fence.is_some())
     }
 
     async fn withdraw(&self, claim: &Claim, stamps: &[RequestStamp]) -> Result<bool, Failure> {
@@ -188,6 +207,7 @@ async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
             gate: watch::Sender::new(Gate::Open),
             withdrawals: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
+            is_unarmed: AtomicBool::new(false),
         })
     });
     let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
@@ -328,4 +348,70 @@ async fn late_answer_of_one_attempt_keeps_the_lock_of_the_next() {
 #[tokio::test(start_paused = true)]
 async fn overtaken_request_of_one_attempt_keeps_the_lock_of_the_next() {
     late_attempt_ends_no_later_lock(Gate::BeforeRequest).await;
+}
+
+/// Holds the claim, and returns what a renewal of it needs.
+async fn granted(quorum: &Quorum, claim: &Claim) -> Proof {
+    match quorum.contend(claim, &patience()).await {
+        Ok(Step::Granted(grant)) => grant.proof,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A majority decides without it each time.
+#[tokio::test(start_paused = true)]
+async fn renewal_restores_the_lock_of_a_member_that_is_always_the_slowest() {
+    let (quorum, [_, _, slow]) = quorum().await;
+    let ours = claim(1);
+    let proof = granted(&quorum, &ours).await;
+    settle().await;
+    slow.set_foreign(None);
+    slow.gate.send_replace(Gate::BeforeAnswer);
+    let renew = Renew { claim: &ours, proof: &proof };
+    assert!(matches!(quorum.renew(&[renew]).await[..], [Renewal::Renewed]));
+    assert_eq!(slow.holder(), None);
+    slow.gate.send_replace(Gate::Open);
+    settle().await;
+    assert_eq!(slow.holder(), Some(ours.id));
+    assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+    settle().await;
+    assert_eq!(slow.holder(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_writes_no_lock_back_after_the_release() {
+    let (quorum, [first, second, third]) = quorum().await;
+    let ours = claim(1);
+    let proof = granted(&quorum, &ours).await;
+    settle().await;
+    // The third has forgotten it, and says so before a majority has answered; or after that.
+    for held_up in [&first, &third] {
+        granted(&quorum, &ours).await;
+        third.set_foreign(None);
+        held_up.gate.send_replace(Gate::BeforeAnswer);
+        let renewing = {
+            let (quorum, ours, proof) = (quorum.clone(), ours.clone(), proof.clone());
+            tokio::spawn(async move { quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await })
+        };
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+        held_up.gate.send_replace(Gate::Open);
+        renewing.await.unwrap();
+        settle().await;
+        assert_eq!([first.holder(), second.holder(), third.holder()], [None; 3]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn slowest_member_that_has_lost_its_memory_is_armed_again() {
+    let (quorum, [_, _, slow]) = quorum().await;
+    slow.is_unarmed.store(true, Ordering::SeqCst);
+    slow.gate.send_replace(Gate::BeforeAnswer);
+    let ours = claim(1);
+    granted(&quorum, &ours).await;
+    settle().await;
+    assert!(slow.is_unarmed.load(Ordering::SeqCst), "nobody knows yet");
+    slow.gate.send_replace(Gate::Open);
+    settle().await;
+    assert!(!slow.is_unarmed.load(Ordering::SeqCst));
 }

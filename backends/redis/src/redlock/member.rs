@@ -71,6 +71,14 @@ impl RedisNode {
             );
             return Err(Failure::new(FailureKind::Unsupported, Effect::Unknown, text));
         }
+        if server.replicas.is_some_and(|count| count > 0) {
+            let text = format!(
+                "{} has replicas: after a failover and the way back it would have forgotten grants, and nobody could see \
+                 that; let its replicas follow another server, and restart it",
+                self.address()
+            );
+            return Err(Failure::new(FailureKind::Unsupported, Effect::Unknown, text));
+        }
         *self.fit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.run.clone());
         Ok(())
     }

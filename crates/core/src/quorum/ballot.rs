@@ -104,11 +104,6 @@ impl VoteTally {
         self.answers().count()
     }
 
-    /// Returns `true` if a member answered that is not armed.
-    pub fn saw_unarmed_member(&self) -> bool {
-        self.answers().any(|(_, answer)| answer.memory.armed().is_none())
-    }
-
     /// Returns `true` if this member has replied, be it with a failure.
     pub fn has_replied(&self, member: usize) -> bool {
         self.members.get(member).is_some_and(|reply| !matches!(reply, Reply::Pending))

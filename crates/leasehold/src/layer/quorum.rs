@@ -83,7 +83,7 @@ pub struct Quorum {
     arming: Arc<Arming>,
     waiters: WaiterCounts,
     unanswered: Unanswered,
-    stamps: StampSeries,
+    stamps: Arc<StampSeries>,
     last_fences: LastFences,
     profile: Profile,
 }
@@ -133,7 +133,7 @@ impl Quorum {
             arming,
             waiters: WaiterCounts::default(),
             unanswered: Unanswered::default(),
-            stamps: StampSeries::new()?,
+            stamps: Arc::new(StampSeries::new()?),
             last_fences: LastFences::default(),
             profile,
         })

@@ -24,7 +24,7 @@ use leasehold_core::quorum::{Member, MemberState};
 use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::Unforked;
 
-use super::members::{MemberSet, Outcomes, some_of};
+use super::members::{MemberSet, Outcomes, Rest, some_of};
 
 /// The task that arms members.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Arming {
     /// Reads all members for the first time.
     pub(super) async fn read_members(self: &Arc<Self>) -> Result<(), Failure> {
         let majority = self.members.majority();
-        let outcomes = self.read_all().await;
+        let outcomes = self.read_soon().await;
         if answered(&outcomes).count() < majority {
             return Err(self.members.failure(&outcomes));
         }
@@ -164,9 +164,23 @@ impl Arming {
     }
 
     /// Returns the states of all members that answer before the rest is late.
-    pub(super) async fn read_all(&self) -> Outcomes<MemberState> {
+    pub(super) async fn read_soon(&self) -> Outcomes<MemberState> {
+        self.read().await.0
+    }
+
+    /// Returns the states of all members that answer at all: one that is slower than the others is armed as well.
+    async fn read_all(&self) -> Outcomes<MemberState> {
+        let (mut outcomes, mut rest) = self.read().await;
+        while let Some((number, outcome)) = rest.recv().await {
+            outcomes[number] = Some(outcome);
+        }
+        outcomes
+    }
+
+    async fn read(&self) -> (Outcomes<MemberState>, Rest<MemberState>) {
         let enough = |outcomes: &Outcomes<MemberState>| outcomes.iter().all(Option::is_some);
-        self.members.gather(|member: Arc<dyn Member>| async move { member.state().await }, enough).await
+        let state = |_, member: Arc<dyn Member>| async move { member.state().await };
+        self.members.gather_with_rest(state, enough).await
     }
 
     /// Reads all members once more, and keeps those that are unchanged. A member that answered before

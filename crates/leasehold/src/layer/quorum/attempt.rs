@@ -107,7 +107,8 @@ impl Quorum {
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().filter_map(|stamps| stamps.last().copied()).enumerate() {
             let (claim, sender, request) = (claim.clone(), sender.clone(), mark.request(number));
-            let (permit, members) = (self.members.permit(number), self.members.clone());
+            let (permit, members, arming) =
+                (self.members.permit(number), self.members.clone(), self.arming.clone());
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let outcome = match permit {
                     Ok(_permit) => member.prepare(&claim, stamp, last).await,
@@ -117,6 +118,12 @@ impl Quorum {
                 // A late answer changes no decision. The lock that it may have granted stays with a
                 // claim that holds.
                 let may_have_locked = !matches!(&outcome, Err(failure) if failure.effect == Effect::None);
+                if let Ok(answer) = &outcome
+                    && answer.memory.armed().is_none()
+                {
+                    // Also by an answer that nobody waits for: the member may always be the slowest.
+                    arming.arm_in_background();
+                }
                 let is_late = sender.send((number, outcome)).await.is_err();
                 if request.answered() && is_late && may_have_locked {
                     // If it fails, the lock ends with its ttl.
@@ -147,9 +154,6 @@ impl Quorum {
                 () = at(Some(late.unwrap_or(end).min(end))) => break tally.verdict(Counting::Closed),
             }
         };
-        if tally.saw_unarmed_member() {
-            self.arming.arm_in_background();
-        }
         Round { verdict, saw_earlier_grant: tally.saw_earlier_grant() }
     }
 

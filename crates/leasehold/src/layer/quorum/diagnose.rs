@@ -8,7 +8,7 @@ use super::Quorum;
 impl Quorum {
     /// Returns one finding about all members.
     pub(super) async fn findings(&self) -> Vec<Finding> {
-        let outcomes = self.arming.read_all().await;
+        let outcomes = self.arming.read_soon().await;
         let names = self.members.names();
         let missing: Vec<String> = names
             .iter()

@@ -5,6 +5,8 @@
 //! it leaves holds nothing, but is in the way of others for a whole ttl, and with the loss of one more member
 //! it can block a majority.
 //!
+//! A renewal is an attempt as well: it locks members that have forgotten the claim.
+//!
 //! Ground rules: the end of a claim marks its attempts as ended before anything is sent. A request that is answered
 //! after that ends its own lock, by its stamp, so that a lock of a later attempt stays. A release waits for some
 //! milliseconds until a member has answered all requests of its claim, because it then ends what they have locked,
@@ -131,6 +133,11 @@ impl AttemptMark {
     pub(super) fn request(self: &Arc<Self>, member: usize) -> OpenRequest {
         self.requests.state().unanswered.push(member);
         OpenRequest { mark: self.clone(), member, is_answered: false }
+    }
+
+    /// Returns `true` if locks are not wanted any more.
+    pub(super) fn is_ended(&self) -> bool {
+        self.requests.state().is_ended
     }
 
     /// Marks the attempt as ended: its late locks are not wanted.

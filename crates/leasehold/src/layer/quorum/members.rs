@@ -35,6 +35,9 @@ struct MemberSlot {
 /// The answer of each member; `None` if it did not come in time.
 pub(super) type Outcomes<T> = Vec<Option<Result<T, Failure>>>;
 
+/// The answers that were not waited for, each with the number of its member.
+pub(super) type Rest<T> = mpsc::Receiver<(usize, Result<T, Failure>)>;
+
 impl MemberSet {
     pub(super) fn new(members: Vec<Arc<dyn Member>>) -> MemberSet {
         let names = members.iter().map(|member| member.address()).collect();
@@ -106,15 +109,16 @@ impl MemberSet {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.gather_by_number(|_, member| call(member), enough).await
+        self.gather_with_rest(|_, member| call(member), enough).await.0
     }
 
-    /// Calls all members at once, as [`MemberSet::gather`], each with its number.
-    pub(super) async fn gather_by_number<T, F>(
+    /// Calls all members at once, as [`MemberSet::gather`], each with its number. Also returns the receiver of the
+    /// answers that are still to come.
+    pub(super) async fn gather_with_rest<T, F>(
         &self,
         call: impl Fn(usize, Arc<dyn Member>) -> F,
         enough: impl Fn(&Outcomes<T>) -> bool,
-    ) -> Outcomes<T>
+    ) -> (Outcomes<T>, Rest<T>)
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -155,7 +159,7 @@ impl MemberSet {
                 () = at(late) => break,
             }
         }
-        outcomes
+        (outcomes, inbox)
     }
 
     /// Returns the failure for too few answers: it names the answer of each member.

@@ -30,7 +30,7 @@ impl Quorum {
             }
         };
         let enough = |outcomes: &Outcomes<Vec<Result<bool, Failure>>>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.members.gather_by_number(call, enough).await;
+        let (outcomes, _) = self.members.gather_with_rest(call, enough).await;
         let mut outcomes_by_claim: Vec<Outcomes<bool>> = Vec::with_capacity(batch.len());
         for index in 0..batch.len() {
             let of_one = |outcome: &Option<Result<Vec<Result<bool, Failure>>, Failure>>| match outcome {

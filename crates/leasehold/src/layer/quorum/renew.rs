@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member, RequestStamp};
+use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
 use leasehold_core::{Claim, Fence, Renew, Renewal};
 use leasehold_machine::Unforked;
 
 use super::Quorum;
 use super::attempt::GrantedFence;
-use super::members::Outcomes;
+use super::late::AttemptMark;
+use super::members::{MemberSet, Outcomes, Rest};
+use super::stamps::StampSeries;
 
 /// A claim, and its fence if that is known.
 type RenewedClaim = (Arc<Claim>, Option<Fence>);
@@ -31,7 +33,9 @@ impl Quorum {
     }
 
     async fn renew_some(&self, claims: &Arc<Vec<RenewedClaim>>) -> Vec<Renewal> {
-        let call = |member: Arc<dyn Member>| {
+        // Before anything is sent, so that a release that comes meanwhile is seen.
+        let marks = claims.iter().map(|(claim, _)| self.unanswered.attempt(claim.id)).collect();
+        let call = |_, member: Arc<dyn Member>| {
             let claims = claims.clone();
             async move {
                 let batch: Vec<KeepAlive<'_>> =
@@ -46,7 +50,7 @@ impl Quorum {
                 counts.extended >= majority || counts.gone > self.members.count() - majority
             })
         };
-        let outcomes = self.members.gather(call, decided).await;
+        let (outcomes, rest) = self.members.gather_with_rest(call, decided).await;
         let renewals = (0..count).map(|index| {
             let counts = AnswerCounts::of(&outcomes, index);
             if counts.extended >= majority {
@@ -58,45 +62,83 @@ impl Quorum {
             }
         });
         let renewals: Vec<Renewal> = renewals.collect();
-        self.seed(claims, &outcomes, &renewals).await;
+        let renewed = renewals.iter().map(|renewal| matches!(renewal, Renewal::Renewed)).collect();
+        let repair = Repair {
+            members: self.members.clone(),
+            stamps: self.stamps.clone(),
+            claims: claims.clone(),
+            marks,
+            renewed,
+        };
+        repair.run(outcomes, rest).await;
         renewals
     }
+}
 
-    /// Locks free members for claims that are known to hold by now, never before.
-    async fn seed(
-        &self,
-        claims: &Arc<Vec<RenewedClaim>>,
-        outcomes: &Outcomes<Vec<KeepOutcome>>,
-        renewals: &[Renewal],
-    ) {
-        let mut seeding = tokio::task::JoinSet::new();
-        for (number, outcome) in outcomes.iter().enumerate() {
-            let (Some(Ok(kept)), Some(member)) = (outcome, self.members.member(number)) else { continue };
-            let missing: Vec<(Arc<Claim>, Fence, RequestStamp)> = claims
-                .iter()
-                .zip(kept)
-                .zip(renewals)
-                .filter(|((_, kept), renewal)| {
-                    **kept == KeepOutcome::Free && matches!(renewal, Renewal::Renewed)
-                })
-                .filter_map(|(((claim, fence), _), _)| Some((claim.clone(), (*fence)?, self.stamps.next())))
-                .collect();
-            if missing.is_empty() {
-                continue;
+/// Locking renewed claims on members that have forgotten them.
+struct Repair {
+    members: MemberSet,
+    stamps: Arc<StampSeries>,
+    claims: Arc<Vec<RenewedClaim>>,
+    marks: Vec<Arc<AttemptMark>>,
+    /// The claims that are known to hold by now.
+    renewed: Vec<bool>,
+}
+
+impl Repair {
+    /// Locks the claims on the members that answered, and leaves the members that answer later to a task.
+    async fn run(self, outcomes: Outcomes<Vec<KeepOutcome>>, mut rest: Rest<Vec<KeepOutcome>>) {
+        let repair = Arc::new(self);
+        let is_complete = outcomes.iter().all(Option::is_some);
+        let mut repairing = tokio::task::JoinSet::new();
+        for (number, outcome) in outcomes.into_iter().enumerate() {
+            let Some(Ok(kept)) = outcome else { continue };
+            if repair.missing(&kept).next().is_some() {
+                let repair = repair.clone();
+                repairing.spawn(Unforked::new(async move { repair.on(number, &kept).await }));
             }
-            seeding.spawn(Unforked::new(async move {
-                for (claim, fence, stamp) in missing {
-                    if let Err(failure) = member.repair(&claim, fence, stamp).await {
-                        // The next renewal tries again.
-                        tracing::debug!(%failure, "could not write a lock to a server of the quorum; the next renewal tries again");
-                        return;
+        }
+        if !is_complete && repair.renewed.contains(&true) {
+            // A member that is always the slowest would have the claim never again.
+            leasehold_machine::spawn(async move {
+                while let Some((number, outcome)) = rest.recv().await {
+                    if let Ok(kept) = outcome {
+                        repair.on(number, &kept).await;
                     }
                 }
-            }));
+            });
         }
-        // Waited for, so that no release overtakes it. A member answered just now, and has a
-        // limit of its own.
-        while seeding.join_next().await.is_some() {}
+        // A member answered just now, and has a limit of its own.
+        while repairing.join_next().await.is_some() {}
+    }
+
+    /// Locks the claims on one member, which answered this.
+    async fn on(&self, number: usize, kept: &[KeepOutcome]) {
+        let Some(member) = self.members.member(number) else { return };
+        for index in self.missing(kept) {
+            let (claim, Some(fence)) = &self.claims[index] else { continue };
+            let request = self.marks[index].request(number);
+            if self.marks[index].is_ended() {
+                continue;
+            }
+            let stamp = self.stamps.next();
+            let repaired = member.repair(claim, *fence, stamp).await;
+            if request.answered() {
+                // It was released meanwhile. If this fails, the lock ends with its ttl.
+                let _ = member.withdraw(claim, &[stamp]).await;
+            }
+            if let Err(failure) = repaired {
+                tracing::debug!(%failure, "could not write a lock to a server of the quorum; the next renewal tries again");
+                return;
+            }
+        }
+    }
+
+    /// Returns the claims that hold, and that the member has forgotten.
+    fn missing(&self, kept: &[KeepOutcome]) -> impl Iterator<Item = usize> {
+        let is_missing =
+            |(index, kept): &(usize, &KeepOutcome)| **kept == KeepOutcome::Free && self.renewed[*index];
+        kept.iter().take(self.renewed.len()).enumerate().filter(is_missing).map(|(index, _)| index)
     }
 }
 
