@@ -32,5 +32,6 @@ if seen.count > 1 then
   return 1
 end
 redis.call('DEL', lock, claims)
-for i = 5, #ARGV, 2 do redis.call(ARGV[4], ARGV[i], ARGV[i + 1]) end
+-- The lock is free, whether or not this user may publish.
+for i = 5, #ARGV, 2 do redis.pcall(ARGV[4], ARGV[i], ARGV[i + 1]) end
 return 1
