@@ -40,8 +40,10 @@ impl Refusal {
         {
             return Refusal::LostRace;
         }
-        // An ERROR undoes its statement; a worse one ends the session, at an unknown instant.
-        let effect = if is_error(cause) { Effect::None } else { Effect::Unknown };
+        // An ERROR undoes its statement; a worse one ends the session, at an unknown instant. A pooler reports the end of
+        // its connection to the server as an ERROR, too.
+        let is_undone = is_error(cause) && !code.code().starts_with(CONNECTION_EXCEPTION);
+        let effect = if is_undone { Effect::None } else { Effect::Unknown };
         let text = describe(&code, cause.message());
         let failure = Failure::new(kind(&code), effect, text).because(error);
         match code {
@@ -74,6 +76,9 @@ impl Refusal {
         }
     }
 }
+
+/// The class of errors of a connection.
+const CONNECTION_EXCEPTION: &str = "08";
 
 /// Checks that it is a plain error. The severity for people is in the language of the server's messages; the
 /// other one is missing in the messages of a pooler, which are in English.

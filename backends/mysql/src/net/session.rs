@@ -23,7 +23,7 @@ pub(crate) struct SessionLink {
 
 impl SessionLink {
     pub(crate) async fn of(mut link: Link) -> Result<SessionLink, Failure> {
-        let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
+        let (number, _) = sign_of_life(&mut link).await.map_err(Refusal::into_failure)?;
         Ok(SessionLink { link: Mutex::new(Some(link)), number, is_over: watch::Sender::new(false) })
     }
 
@@ -50,11 +50,14 @@ impl SessionLink {
         let mut slot = self.link.lock().await;
         let guard = EndGuard::of(&self.is_over);
         let mut link = slot.take().ok_or_else(closed).map_err(Refusal::into_failure)?;
-        let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
+        let (number, is_read_only) = sign_of_life(&mut link).await.map_err(Refusal::into_failure)?;
         if number != self.number {
             return Err(Failure::unanswered(
                 "something in between has put another session in the place of ours",
             ));
+        }
+        if is_read_only {
+            return Err(read_only());
         }
         *slot = Some(link);
         guard.disarm();
@@ -109,9 +112,24 @@ impl Drop for EndGuard<'_> {
     }
 }
 
-async fn number_of(link: &mut Link) -> Result<u64, Refusal> {
-    let done = link.exec("SELECT CONNECTION_ID()", Params::Empty).await?;
-    only(done.rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)
+/// Returns the server's number for the connection, and whether the server is read-only.
+async fn sign_of_life(link: &mut Link) -> Result<(u64, bool), Refusal> {
+    let done = link.exec(&format!("SELECT CONNECTION_ID(), {IS_READ_ONLY}"), Params::Empty).await?;
+    let row = only(done.rows).map_err(Refusal::Failed)?;
+    let number = read(&row, 0).map_err(Refusal::Failed)?;
+    let is_read_only: u8 = read(&row, 1).map_err(Refusal::Failed)?;
+    Ok((number, is_read_only != 0))
+}
+
+/// An expression that is 1 if the server was set read-only. It is compared as a text, because it is a switch on one
+/// server, and a word on another.
+pub(crate) const IS_READ_ONLY: &str = "CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')";
+
+/// Returns the failure of a session on a server that was set read-only. The session has to end.
+pub(crate) fn read_only() -> Failure {
+    Failure::unanswered(
+        "the server was set read-only, so another one may decide by now: the session ends, and all its locks",
+    )
 }
 
 fn closed() -> Refusal {

@@ -22,7 +22,7 @@ pub(crate) struct SessionPool<C: Sessions> {
     pub(crate) claims: Arc<ClaimTable<C::Session>>,
     pub(crate) showing: Arc<Showing<C::Session>>,
     /// The session that holds many locks.
-    current: tokio::sync::Mutex<Option<Arc<OpenSession<C::Session>>>>,
+    current: Arc<Current<C::Session>>,
     /// Sessions without a lock, where each holds one.
     idle: Mutex<Vec<Arc<OpenSession<C::Session>>>>,
     permits: Arc<Semaphore>,
@@ -41,7 +41,7 @@ impl<C: Sessions> SessionPool<C> {
             showing: Arc::new(Showing::new(claims.clone(), clock.clone())),
             clock,
             claims,
-            current: tokio::sync::Mutex::new(None),
+            current: Arc::default(),
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
@@ -105,6 +105,7 @@ impl<C: Sessions> SessionPool<C> {
     pub(crate) fn end(&self, open: &OpenSession<C::Session>) {
         open.end();
         self.claims.lose(open.number);
+        close(&self.current, open.number);
     }
 
     async fn open(
@@ -119,10 +120,13 @@ impl<C: Sessions> SessionPool<C> {
             // No holder counts on it, so that any time is right.
             _ => crate::cell::PLACE_TTL,
         };
-        let claims = Arc::downgrade(&self.claims);
+        let (claims, current) = (Arc::downgrade(&self.claims), Arc::downgrade(&self.current));
         let lose = move || {
             if let Some(claims) = claims.upgrade() {
                 claims.lose(number);
+            }
+            if let Some(current) = current.upgrade() {
+                close(&current, number);
             }
         };
         Ok(Arc::new(OpenSession::watch(
@@ -147,6 +151,18 @@ impl<C: Sessions> SessionPool<C> {
             "all {sessions} connections that may hold or wait for a lock are in use: release some, or raise {option} of \
              the URL"
         ))
+    }
+}
+
+/// The place of the session that holds many locks.
+type Current<S> = tokio::sync::Mutex<Option<Arc<OpenSession<S>>>>;
+
+/// Closes the session that holds many locks, if it is the one with this number: what the server still has for it would
+/// stay until the server notices its silence.
+fn close<S: Session>(current: &Current<S>, number: u64) {
+    // A task that has the place now looks at the session itself.
+    if let Ok(mut current) = current.try_lock() {
+        drop(current.take_if(|open| open.number == number));
     }
 }
 

@@ -24,7 +24,7 @@ use crate::backend::session::{Base, claim_info};
 use crate::config::MySqlConfig;
 use crate::error::Refusal;
 use crate::net::dial::{Flavour, only, read};
-use crate::net::session::SessionLink;
+use crate::net::session::{IS_READ_ONLY, SessionLink, read_only};
 use crate::sql::schema::{ROWS, ROWS_HELD};
 use crate::sql::statements::{NOW, literal, utf8};
 
@@ -153,7 +153,7 @@ impl RowSession {
         }
         let statements = format!(
             "{settings}; SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION READ WRITE; \
-             SELECT GET_LOCK({lock}, 0); SELECT 1 FROM {rows} WHERE name = {name} FOR UPDATE{how}",
+             SELECT GET_LOCK({lock}, 0), {IS_READ_ONLY}; SELECT 1 FROM {rows} WHERE name = {name} FOR UPDATE{how}",
             lock = utf8(&self.transaction_name()),
             rows = self.rows,
             name = literal(request.claim.resource.as_str()),
@@ -162,6 +162,10 @@ impl RowSession {
         let answered = self.link.run_within(&statements, limit).await?;
         let taken = answered.first().map_or(Ok(None), |row| read(row, 0));
         taken.and_then(check_named_lock).map_err(Refusal::Failed)?;
+        let is_read_only = answered.first().map_or(Ok(0_u8), |row| read(row, 1)).map_err(Refusal::Failed)?;
+        if is_read_only != 0 {
+            return Err(Refusal::Failed(read_only()));
+        }
         match answered.len() {
             1 => Ok(Taking::NoRow),
             _ => self.enter(request.claim).await.map(Taking::Taken),

@@ -12,12 +12,12 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_backend::session::Combiner;
-use leasehold_core::{ClaimId, Failure};
+use leasehold_core::{ClaimId, Effect, Failure};
 
 use super::{UNSHOWN, lock_of_claim};
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
-use crate::net::session::SessionLink;
+use crate::net::session::{IS_READ_ONLY, SessionLink, read_only};
 use crate::sql::schema::COUNTER;
 
 /// A request for a claim. Names of locks are expressions of SQL.
@@ -231,9 +231,7 @@ fn read_answers(rows: Vec<mysql_async::Row>, columns: &[usize]) -> Result<Vec<Op
     }
     match read::<u8>(&row, at + 1)? {
         0 => Ok(answers),
-        _ => Err(Failure::unanswered(
-            "the server was set read-only, so another one may decide by now: the session ends, and all its locks",
-        )),
+        _ => Err(read_only()),
     }
 }
 
@@ -246,8 +244,8 @@ fn after_failure(
 ) -> Result<Option<u64>, Failure> {
     match (request, undone) {
         (_, Err(failure)) => Err(failure.clone()),
-        // The session had it before, and has it no longer.
-        (Request::Unlock { .. }, Ok(())) => Ok(Some(1)),
+        // The session had it before, and has it no longer. But another server may have decided meanwhile.
+        (Request::Unlock { .. }, Ok(())) if failure.effect == Effect::None => Ok(Some(1)),
         // It may be the fault of another request, which the server refuses for good.
         (_, Ok(())) if !is_alone && !failure.is_transient() => {
             let text = format!("one of several requests was refused, so all were: {failure}");
@@ -256,8 +254,5 @@ fn after_failure(
         (_, Ok(())) => Err(failure.clone()),
     }
 }
-
-/// As a number, because it is a switch on one server, and a word on another.
-const IS_READ_ONLY: &str = "CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')";
 /// Requests of one statement.
 const AT_ONCE: usize = 100;
