@@ -254,6 +254,24 @@ async fn fifo_with_a_higher_place_keeps_its_rank_in_a_rebuilt_queue() {
     within(LIMIT, waiter).await.unwrap();
 }
 
+/// The slot that the next change goes to is the same in the older ledger; the other one is not.
+#[tokio::test]
+async fn older_ledger_in_place_hides_no_holder() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let ledger = one.path_of(&resource("a")).join("ledger");
+    warm(&one, "a").await;
+    let reader = claim("a", Share::READER);
+    granted(&one, &reader).await;
+    let old = fs::read(&ledger).unwrap();
+    release(&one, &reader).await;
+    fs::write(&ledger, old).unwrap();
+    let theirs = claim("a", Share::READER);
+    granted(&two, &theirs).await;
+    assert_busy(&one, &claim("a", Share::WRITER)).await;
+    release(&two, &theirs).await;
+}
+
 /// Each has the ledger open as it was before the other one changed it.
 #[tokio::test]
 async fn handles_that_take_turns_see_what_the_other_wrote() {

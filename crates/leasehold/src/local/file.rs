@@ -209,7 +209,7 @@ impl FileBackend {
             let Some(own) = uncontended::release(&self.inner, claim, own) else {
                 return Ok(Release::Freed);
             };
-            let was_there = self.run(move |inner| Ok(transaction::release(inner, &owned, own))).await?;
+            let was_there = self.run(move |inner| transaction::release(inner, &owned, own)).await?;
             return Ok(if was_there { Release::Freed } else { Release::Gone });
         }
         match self.run(move |inner| transaction::break_claim(inner, &owned, Force::No)).await? {

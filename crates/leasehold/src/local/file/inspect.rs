@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use leasehold_core::{
     ClaimInfo, Entry, Failure, Fence, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::failure::cannot;
@@ -61,6 +61,10 @@ pub(super) fn list(
     };
     for entry in Dir::new(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
+        // Such as the file that binds a store to its machine.
+        if entry.file_type() == FileType::RegularFile {
+            continue;
+        }
         let Some(resource) = entry.file_name().to_str().ok().and_then(|name| resource_of(root, name)) else {
             continue;
         };

@@ -74,8 +74,7 @@ impl LedgerFile {
     /// short lock, when the name of the ledger still leads to this file.
     pub(super) fn refreshed(mut self, root: &Root) -> Option<LedgerFile> {
         let slots = self.slots.take()?;
-        if slots.spare_is_unchanged() {
-            // The next change would have been written there, so there was none.
+        if slots.are_unchanged() {
             self.slots = Some(slots);
             return Some(self);
         }
@@ -398,12 +397,15 @@ impl Slots {
         self.bytes.len() / 2
     }
 
-    /// Returns `true` if the file still has in its spare slot what was read or written last.
-    fn spare_is_unchanged(&self) -> bool {
-        let offset = self.spare * self.size();
-        let mut found = vec![0; self.size()];
-        read_all_at(self.file.file.as_fd(), &mut found, offset as u64).is_ok_and(|count| count == found.len())
-            && found == self.bytes[offset..offset + found.len()]
+    /// Returns `true` if the file still begins both slots as it did when it was read or written last. The beginning has
+    /// the checksum of the slot, so no other state begins so: neither a newer one nor one that was restored.
+    fn are_unchanged(&self) -> bool {
+        let begins_alike = |offset: usize| {
+            let mut found = [0; BEGINNING];
+            read_all_at(self.file.file.as_fd(), &mut found, offset as u64) == Ok(BEGINNING)
+                && self.bytes.get(offset..offset + BEGINNING) == Some(&found[..])
+        };
+        begins_alike(0) && begins_alike(self.size())
     }
 
     /// Writes the spare slot. Then it holds the present state, and the other one is spare.
@@ -461,6 +463,8 @@ fn unix_time() -> Moment {
 }
 
 pub(super) const NAME: &str = "ledger";
+/// The length and the checksum of a slot are within its first bytes, and no slot is shorter.
+const BEGINNING: usize = 96;
 const HEAD: &str = "file 1";
 /// The place of the first claim in the queue. It is granted at once.
 const FIRST_PLACE: u64 = 1;

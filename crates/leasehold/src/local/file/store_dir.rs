@@ -114,7 +114,9 @@ impl Root {
     /// Reserves a store on a network file system for the first machine that uses it. The kernel's locks on
     /// FIFOs do not reach other machines there: each machine would see the claims of the other as dead.
     fn bind_to_this_machine(&self) -> Result<(), Failure> {
-        let path = self.path.join("machine");
+        // No resource has a directory of this name. An earlier one was that of the resource `machine`.
+        let earlier = self.path.join("machine");
+        let path = if earlier.is_file() { earlier } else { self.path.join("Machine") };
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let node = rustix::system::uname();
         let this = format!("{} {}\n", id.trim(), node.nodename().to_string_lossy());
@@ -254,7 +256,12 @@ mod tests {
         forced.set_medium(NFS).unwrap();
         forced.set_medium(NFS).unwrap();
         assert_eq!(forced.medium(), Medium::Network);
-        fs::write(base.path().join("machine"), "other\n").unwrap();
-        assert_eq!(forced.set_medium(NFS).unwrap_err().kind, FailureKind::Unsupported);
+        // The file that binds it is no resource.
+        assert!(super::super::inspect::list(&forced, "", None, 10).unwrap().is_empty());
+        for name in ["Machine", "machine"] {
+            fs::write(base.path().join(name), "other\n").unwrap();
+            assert_eq!(forced.set_medium(NFS).unwrap_err().kind, FailureKind::Unsupported, "{name}");
+            fs::remove_file(base.path().join(name)).unwrap();
+        }
     }
 }

@@ -86,8 +86,12 @@ pub(super) fn contend(
 }
 
 /// Ends a claim of this process. Returns `true` if it existed until now.
-pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> bool {
-    let was_there = own.life.fifo.remove();
+///
+/// # Errors
+/// That of the look whether it did. The claim has ended all the same.
+pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<bool, Failure> {
+    let was_there = own.life.fifo.is_in_place();
+    own.life.fifo.remove();
     // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((dir, lock))) =
         ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
@@ -95,7 +99,7 @@ pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> bool {
         let written = LedgerFile::open(&inner.root, &dir).and_then(|mut ledger| {
             match ledger.position(claim.id).map(|index| ledger.entries()[index].clone()) {
                 // Another process was about to break it, and renamed the FIFO that we did not find.
-                Some(entry) if !was_there => ledger.remove_with_fifo(&dir, &entry)?,
+                Some(entry) if matches!(was_there, Ok(false)) => ledger.remove_with_fifo(&dir, &entry)?,
                 _ => drop(ledger.remove(claim.id)),
             }
             ledger.save(&inner.root, &dir)
@@ -107,7 +111,7 @@ pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> bool {
         drop(lock);
     }
     drop(own);
-    was_there
+    was_there.map_err(|failure| with_effect(failure, Effect::Unknown))
 }
 
 /// Ends a claim that belongs to another process, or notifies that process to end it.
