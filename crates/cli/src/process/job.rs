@@ -157,6 +157,7 @@ impl<'a> Job<'a> {
         let mut passes = KILL_PASSES;
         // A process may start another one after the list was read.
         while passes > 0 && self.signal_offspring(Signal::KILL) {
+            orphans::reap(&self.own_children());
             passes -= 1;
         }
     }
@@ -217,17 +218,21 @@ impl<'a> Job<'a> {
             }
             Event::SignalEvent(SignalEvent::Continued) => self.resume(),
             Event::SignalEvent(SignalEvent::Child) => {
-                let own: Vec<Pid> = self.command.into_iter().chain([self.warden.group()]).collect();
-                orphans::reap(&own);
+                orphans::reap(&self.own_children());
             }
             Event::Lost | Event::Time => {}
         }
     }
 
-    /// Returns `true` if a process lives that the command has started.
+    /// Returns the children that are waited for one by one.
+    fn own_children(&self) -> Vec<Pid> {
+        self.command.into_iter().chain([self.warden.group()]).collect()
+    }
+
+    /// Returns `true` if a process may live that the command has started.
     fn has_offspring(&mut self) -> bool {
         orphans::reap(&[self.warden.group()]);
-        self.offspring.as_mut().is_some_and(|offspring| !offspring.living().is_empty())
+        self.offspring.as_mut().is_some_and(Offspring::may_live)
     }
 
     /// Returns `true` if the signal was probably typed at the terminal of the caller's group, and has reached

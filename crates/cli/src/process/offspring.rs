@@ -24,9 +24,17 @@ impl Offspring {
         Offspring { others: others.collect(), warden }
     }
 
-    /// Lists them.
-    pub(crate) fn living(&mut self) -> Vec<Pid> {
-        self.among(&processes::all(), getpid())
+    /// Returns `true` if one lives, or a child has ended that was not reaped yet: a process that it has started
+    /// shortly before may be missing in the list, which the kernel made earlier.
+    pub(crate) fn may_live(&mut self) -> bool {
+        let (all, own) = (processes::all(), getpid());
+        !self.among(&all, own).is_empty() || self.has_ended_child(&all, own)
+    }
+
+    fn has_ended_child(&self, all: &[Process], own: Pid) -> bool {
+        let is_it =
+            |process: &Process| process.is_over && process.parent == Some(own) && process.pid != self.warden;
+        all.iter().any(is_it)
     }
 
     fn among(&mut self, all: &[Process], own: Pid) -> Vec<Pid> {
@@ -41,7 +49,7 @@ impl Offspring {
         living
     }
 
-    /// Sends a signal to each of them, and returns `true` if there was one. Keepers and their wardens get none: they
+    /// Sends a signal to each of them, and returns `true` if there may be more. Keepers and their wardens get none: they
     /// follow the script of their section, and a keeper that is killed would leave its lock to the store.
     pub(crate) fn signal(&mut self, signal: Signal) -> bool {
         let all = processes::all();
@@ -52,7 +60,8 @@ impl Offspring {
             |process: &Process| process.parent.is_some_and(|parent| keepers.contains(&parent));
         living.retain(|pid| !keepers.contains(pid));
         living.retain(|pid| !all.iter().any(|process| process.pid == *pid && is_for_keeper(process)));
-        living.iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+        let signalled = living.iter().filter(|process| kill_process(**process, signal).is_ok()).count();
+        signalled > 0 || self.has_ended_child(&all, getpid())
     }
 }
 
@@ -73,6 +82,13 @@ mod tests {
         let all = [before, process(11, 10, 6), process(30, 10, 7), process(31, 30, 8), process(21, 20, 9)];
         assert_eq!(offspring.among(&all, pid(10)), [pid(30), pid(31)]);
         // Both orphans are children now, and the id of the other's parent is used again.
+        assert!(!offspring.has_ended_child(&all, pid(10)));
+        // It may have started another one after the list was made.
+        let ended = Process::read("30 (x) Z 10 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0").unwrap();
+        assert!(offspring.among(std::slice::from_ref(&ended), pid(10)).is_empty());
+        assert!(offspring.has_ended_child(&[ended], pid(10)));
+        let mut offspring = Offspring { others: vec![process(20, 10, 5).identity()], warden: pid(11) };
+        assert_eq!(offspring.among(&all, pid(10)), [pid(30), pid(31)]);
         let later = [process(21, 10, 9), process(31, 10, 8), process(20, 10, 11)];
         assert_eq!(offspring.among(&later, pid(10)), [pid(31), pid(20)]);
     }

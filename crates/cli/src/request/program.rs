@@ -57,8 +57,10 @@ impl Program {
             return judge(&file).map(|()| file).map_err(|error| self.refusal(&error));
         }
         let mut refusal = io::Error::from(io::ErrorKind::NotFound);
+        // Without the variable, where a shell and `execvp` search.
+        let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
         // An empty name would be found as the folder itself.
-        let folders = path.filter(|_| !self.name.is_empty()).unwrap_or_default();
+        let folders = if self.name.is_empty() { OsStr::new("") } else { path };
         for folder in std::env::split_paths(folders) {
             let file = folder.join(&self.name);
             match judge(&file) {
@@ -120,6 +122,8 @@ mod tests {
         assert_eq!(search("tool", &first.display().to_string()), Err(Exit::NotStarted));
         assert_eq!(search("no-such-tool", &path), Err(Exit::NotFound));
         assert_eq!(search("", &path), Err(Exit::NotFound));
+        let everywhere = Program::new(vec!["sh".into()]).unwrap().find_in(None);
+        assert!(everywhere.is_ok_and(|file| file.ends_with("bin/sh")), "without PATH");
         assert_eq!(search(&first.display().to_string(), &path), Err(Exit::NotStarted), "a folder");
         assert_eq!(search(&format!("{}/none", first.display()), &path), Err(Exit::NotFound));
     }

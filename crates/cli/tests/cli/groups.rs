@@ -183,6 +183,19 @@ fn wait_group_holds_the_lock_until_a_daemon_has_ended() {
     }
 }
 
+/// The kernel's list of processes is made before the state of each is read.
+#[test]
+fn wait_group_misses_no_process_of_a_chain_in_which_each_starts_the_next() {
+    let sandbox = Sandbox::new();
+    let relay = "if [ $1 = 0 ]; then touch over; exit; fi\nsleep 0.005\nsh relay $(($1 - 1)) &\n";
+    std::fs::write(sandbox.path("relay"), relay).unwrap();
+    for round in 0..3 {
+        sandbox.run(&["--wait-group", "job"], "sh relay 100 & exit 0").expect(0);
+        assert!(sandbox.path("over").exists(), "round {round}");
+        std::fs::remove_file(sandbox.path("over")).unwrap();
+    }
+}
+
 #[test]
 fn loss_while_a_daemon_is_waited_for_kills_it() {
     let sandbox = Sandbox::new();
