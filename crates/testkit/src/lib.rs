@@ -53,6 +53,7 @@
 //! | Sentinels fail over in order | [`RedisSentinel::failover`] |
 //! | a replica takes over in order | [`RedisCluster::fail_over`] |
 //! | a slot moves to another server | [`RedisCluster::move_slot`], or its steps from [`RedisCluster::begin_move`] on |
+//! | the disk is full | [`SmallDisk::fill`], [`SmallDisk::empty`] |
 //! | the network is down, both ways or one way | [`Proxy::blackhole`] |
 //! | the network was down for a while, what was sent comes late | [`Proxy::hold`] |
 //! | the network is slow | [`Proxy::delay`] |
@@ -110,6 +111,7 @@ mod process;
 mod proxy;
 mod redis;
 pub mod require;
+mod small_disk;
 pub mod surroundings;
 mod zookeeper;
 
@@ -127,4 +129,5 @@ pub use redis::{
     Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisQuorum, RedisSentinel,
     RedisSentinelBuilder, RedisServer, Reply, SlotMove, Tls,
 };
+pub use small_disk::SmallDisk;
 pub use zookeeper::ZooKeeperEnsemble;
