@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
-use leasehold_testkit::{Directory, Proxy, Way};
+use leasehold_testkit::{Directory, Proxy, SmallDisk, Way};
 
 use crate::{Outcome, Store};
 
@@ -54,8 +54,13 @@ pub struct World {
     networks: [Vec<Proxy>; 2],
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ClockShim>,
+    /// The file system of files that may be full.
+    pub(crate) disk: Option<SmallDisk>,
     _directory: Option<Directory>,
 }
+
+/// The room for files that may be full: several times what they take.
+const SMALL_DISK_MB: u32 = 16;
 
 /// One of the two networks before the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +96,12 @@ impl World {
     /// # Errors
     /// [`leasehold_testkit::Error`], which says if a program is missing.
     pub async fn start(store: Store, needs: Needs) -> Outcome<World> {
+        let disk = match needs.small && store.is_embedded() {
+            true => Some(SmallDisk::mount("campaign", SMALL_DISK_MB)?),
+            false => None,
+        };
         let directory = match store {
+            _ if disk.is_some() => None,
             Store::File | Store::Sqlite if needs.in_memory => Some(Directory::create_in_memory("campaign")?),
             Store::Sqlite => Some(Directory::create_in_memory("campaign")?),
             Store::File => Some(Directory::create("campaign")?),
@@ -99,7 +109,7 @@ impl World {
         };
         let clock = if needs.clock || needs.client_clock { Some(ClockShim::build()?) } else { None };
         let of_servers = clock.as_ref().filter(|_| needs.clock);
-        let path = directory.as_ref().map(Directory::path);
+        let path = directory.as_ref().map(Directory::path).or(disk.as_ref().map(SmallDisk::path));
         let servers = Servers::start(store, needs, path, of_servers).await?;
         let mut networks = [Vec::new(), Vec::new()];
         for network in &mut networks {
@@ -107,7 +117,7 @@ impl World {
                 network.push(Proxy::start(addr).await?);
             }
         }
-        let world = World { store, needs, networks, servers, clock, _directory: directory };
+        let world = World { store, needs, networks, servers, clock, disk, _directory: directory };
         if store == Store::Redlock {
             world.arm().await?;
         }

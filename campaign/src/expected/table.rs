@@ -160,6 +160,9 @@ fn full(store: Store) -> Expected {
     match store {
         Store::Memcached => TimingBroken("a full memory evicts locks"),
         Store::ZooKeeper => NotRun("its servers have no limit that can be reached in time"),
+        Store::Postgres | Store::MariaDb => NotRun(
+            "the kit gives its server no disk of its own; one that cannot write its log ends, as in F5",
+        ),
         Store::PostgresAdvisory
         | Store::PostgresForUpdate
         | Store::MariaDbGetLock
@@ -224,8 +227,8 @@ fn older_state(store: Store) -> Expected {
         Store::Postgres | Store::MariaDb => {
             TimingBroken("the backup lacks the newest claims; fences continue from the clock")
         }
-        // Holders compare the file with the one that they opened.
-        Store::Sqlite => Holds,
+        // safety.md: replacing the file breaks exclusion until the holder renews.
+        Store::Sqlite => TimingBroken("a holder notices the other file at its next renewal"),
         Store::Etcd => {
             NotRun("a restore makes another cluster; without `--bump-revision` fences fall, as its page says")
         }

@@ -118,6 +118,7 @@ impl Injection for OlderState {
     async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
         match scene.world.store {
             Store::Redis => drop(scene.world.send_to_redis(&["SAVE"]).await),
+            Store::Sqlite => scene.world.back_up_database()?,
             _ => {
                 let copy = "DROP TABLE IF EXISTS older; CREATE TABLE older AS SELECT * FROM leasehold";
                 scene.world.sql(copy).await?;
@@ -133,6 +134,7 @@ impl Injection for OlderState {
                 scene.world.kill(0)?;
                 scene.world.restart(0, Data::Keep).await
             }
+            Store::Sqlite => scene.world.restore_database(),
             _ => {
                 let restore = "BEGIN; DELETE FROM leasehold; INSERT INTO leasehold SELECT * FROM older; COMMIT; \
                                DROP TABLE older";

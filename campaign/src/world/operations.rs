@@ -1,5 +1,6 @@
 //! Operators that act on stores, and machines that are full.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::{Data, Way};
@@ -21,9 +22,11 @@ impl World {
         let before = self.residents().await?;
         match &self.servers {
             Servers::Embedded(url) => {
-                let path = url.split_once(':').map_or("", |(_, path)| path);
                 // A file that is made meanwhile stays.
-                let removed = std::fs::remove_dir_all(path);
+                let removed = match database(url) {
+                    Some(path) => remove_with_log(&path),
+                    None => std::fs::remove_dir_all(url.trim_start_matches("file:")),
+                };
                 let part = if removed.is_ok() { "" } else { " in part" };
                 Ok(Effect::new(format!("the store's files are removed{part}"), before))
             }
@@ -97,6 +100,10 @@ impl World {
     /// Fills what the server has for its data.
     pub(crate) async fn fill(&self) -> Outcome<Effect> {
         match &self.servers {
+            Servers::Embedded(_) => {
+                let filled = self.disk.as_ref().ok_or("the files have no disk of their own")?.fill()?;
+                Ok(Effect::new("the disk is filled", filled / 4_096))
+            }
             Servers::Memcached(server) => {
                 let before = server.stat("evictions").await?;
                 server.fill(20_000, 1_000).await?;
@@ -119,6 +126,9 @@ impl World {
     /// Makes room again.
     pub(crate) async fn empty(&self) -> Outcome {
         match &self.servers {
+            Servers::Embedded(_) => {
+                self.disk.as_ref().ok_or("the files have no disk of their own")?.empty()?
+            }
             Servers::Memcached(_) => {}
             Servers::Etcd(cluster) => {
                 cluster.etcdctl(&["del", "--prefix", "full/"])?;
@@ -129,6 +139,32 @@ impl World {
             _ => drop(self.send_to_redis(&["CONFIG", "SET", "maxmemory", "0"]).await),
         }
         Ok(())
+    }
+
+    /// Makes a copy of the database file, as it is now.
+    pub(crate) fn back_up_database(&self) -> Outcome {
+        let path = self.database()?;
+        let copy = path.with_extension("older");
+        // One that was not restored.
+        let _ = std::fs::remove_file(&copy);
+        let connection = rusqlite::Connection::open(&path)?;
+        connection.busy_timeout(Duration::from_secs(5))?;
+        connection.execute("VACUUM INTO ?1", [copy.to_str().ok_or("the path is no text")?])?;
+        Ok(())
+    }
+
+    /// Puts the copy in the place of the database file, whoever has that open.
+    pub(crate) fn restore_database(&self) -> Outcome {
+        let path = self.database()?;
+        remove_log(&path);
+        Ok(std::fs::rename(path.with_extension("older"), &path)?)
+    }
+
+    fn database(&self) -> Outcome<PathBuf> {
+        let Servers::Embedded(url) = &self.servers else {
+            return Err("only SQLite has a database file".into());
+        };
+        Ok(database(url).ok_or("only SQLite has a database file")?)
     }
 
     /// Restarts each server in its turn, with its data. On a cluster a slot moves and its primary changes instead.
@@ -187,7 +223,7 @@ impl World {
     pub async fn residents(&self) -> Outcome<u64> {
         match &self.servers {
             Servers::Embedded(url) if self.store == Store::File => {
-                Ok(count_files(std::path::Path::new(url.trim_start_matches("file:"))))
+                Ok(count_files(Path::new(url.trim_start_matches("file:"))))
             }
             Servers::Embedded(url) => {
                 let path = url.trim_start_matches("sqlite:");
@@ -214,7 +250,28 @@ impl World {
     }
 }
 
-fn count_files(folder: &std::path::Path) -> u64 {
+/// Returns the file of a database by its URL.
+fn database(url: &str) -> Option<PathBuf> {
+    url.strip_prefix("sqlite:").map(PathBuf::from)
+}
+
+/// Removes a database with all that SQLite keeps beside it.
+fn remove_with_log(path: &Path) -> std::io::Result<()> {
+    let removed = std::fs::remove_file(path);
+    remove_log(path);
+    removed
+}
+
+fn remove_log(path: &Path) {
+    for end in ["-wal", "-shm"] {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(end);
+        // It exists only while the database is open.
+        let _ = std::fs::remove_file(beside);
+    }
+}
+
+fn count_files(folder: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     entries
         .flatten()
