@@ -14,7 +14,6 @@ use futures_util::{FutureExt, StreamExt};
 use leasehold_core::{Backend, Clock, Moment};
 use leasehold_machine::Process;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
@@ -48,7 +47,7 @@ pub(crate) struct Worker {
     next: u64,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
     /// The releases of callers, and when to look at them next.
-    watched: Option<(Arc<Parked>, Instant)>,
+    watched: Option<(Arc<Parked>, Moment)>,
     /// The process that owns these claims. A fork of it sends nothing.
     process: Process,
     failed: bool,
@@ -106,17 +105,15 @@ impl Worker {
         if !self.is_open && self.calls.is_empty() && self.later.is_empty() {
             return false;
         }
+        let retry_at = self.later.first_key_value().map(|((due, _), _)| *due);
         let look_at = self.watched.as_ref().map(|(_, at)| *at);
-        let nap = self.later.first_key_value().map(|((due, _), _)| self.clock.now().until(*due));
+        let nap = retry_at.into_iter().chain(look_at).min().map(|due| self.clock.now().until(due));
         // The order is fixed: calls under way make progress however much arrives.
         tokio::select! {
             biased;
             Some(answered) = self.calls.next() => self.record_answer(answered),
             count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
             () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
-            () = tokio::time::sleep_until(look_at.unwrap_or_else(Instant::now)), if look_at.is_some() => {
-                self.watched = self.watched.take().filter(|(parked, _)| parked.look()).map(look_again);
-            }
         }
         if !self.process.is_this() {
             return false;
@@ -125,13 +122,17 @@ impl Worker {
             match order {
                 Order::Release(job) if job.was_tried() => self.retry_later(job),
                 Order::Release(job) => self.enqueue(job),
-                Order::Watch(parked) => self.watched = Some(look_again((parked, Instant::now()))),
+                Order::Watch(parked) => self.watched = Some((parked, self.clock.now().after(LOOK))),
                 Order::Resume(release) => {
                     self.calls.push(release.map(|_| Answered { part: None, again: Vec::new() }).boxed());
                 }
             }
         }
         let now = self.clock.now();
+        if look_at.is_some_and(|at| at <= now) {
+            let watched = self.watched.take().filter(|(parked, _)| parked.look());
+            self.watched = watched.map(|(parked, _)| (parked, now.after(LOOK)));
+        }
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
             let job = entry.remove();
             self.enqueue(job);
@@ -201,10 +202,6 @@ impl Drop for Worker {
             engine.end_with_its_runtime();
         }
     }
-}
-
-fn look_again((parked, _): (Arc<Parked>, Instant)) -> (Arc<Parked>, Instant) {
-    (parked, Instant::now() + LOOK)
 }
 
 const BATCH_MAX: usize = 256;
