@@ -7,6 +7,7 @@
 //! Ground rules: however the job ends, its caller gets an answer, and the local queue of the
 //! resource continues.
 
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -184,26 +185,24 @@ impl Job {
         }
     }
 
-    /// Ends with the server's answer to a request of `asked_at`, and returns the outcome.
-    ///
-    /// # Errors
-    /// The job, if it is to be tried again.
+    /// Ends with the server's answer to a request of `asked_at`, and returns the outcome. Continues with the job if it
+    /// is to be tried again.
     pub(crate) fn answered(
         mut self,
         release: Release,
         asked_at: Moment,
         now: Moment,
-    ) -> Result<Released, Job> {
+    ) -> ControlFlow<Released, Job> {
         if let Release::Unknown(failure) = &release
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
             self.count_try(failure.effect);
-            return Err(self);
+            return ControlFlow::Continue(self);
         }
         let released = self.outcome_of(release, now);
         self.finish(released.clone());
-        Ok(released)
+        ControlFlow::Break(released)
     }
 
     /// Translates the server's answer into the outcome for the caller.
@@ -250,7 +249,7 @@ pub(crate) async fn settle(
     match answered(answer).await.unwrap_or_else(Release::Unknown) {
         // It counts as not sent. The longer way may ask another server, which tells whether the claim was lost.
         Release::Unknown(failure) if failure.effect == Effect::None => Some(job),
-        release => job.answered(release, asked_at, clock.now()).err(),
+        release => job.answered(release, asked_at, clock.now()).continue_value(),
     }
 }
 
@@ -272,7 +271,7 @@ pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     let now = clock.now();
     let mut again = Vec::new();
     for (job, release) in batch.into_iter().zip(releases) {
-        again.extend(job.answered(release, asked_at, now).err());
+        again.extend(job.answered(release, asked_at, now).continue_value());
     }
     again
 }

@@ -7,6 +7,7 @@
 //! part delays no other. However a release ends, its local queue continues. A fork sends nothing: the
 //! claims belong to the parent.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 
 use leasehold_core::{
@@ -192,8 +193,8 @@ impl Reaper {
         // Only a failure depends on the time.
         let now = if let Release::Unknown(_) = release { self.clock.now() } else { asked_at };
         match job.answered(release, asked_at, now) {
-            Ok(released) => AtOnceRelease::Over(released),
-            Err(job) => AtOnceRelease::Failed(job),
+            ControlFlow::Break(released) => AtOnceRelease::Over(released),
+            ControlFlow::Continue(job) => AtOnceRelease::Failed(job),
         }
     }
 
