@@ -306,6 +306,29 @@ async fn flushed_server_rejoins_by_itself() {
     assert_eq!(servers.server(0).command(&unarmed).await.unwrap(), Reply::Int(0));
 }
 
+/// The votes are still there, and the refusal may pass within the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_refuse_writes_for_a_while_lose_no_lock() {
+    let Some(servers) = servers(3).await else { return };
+    let locks = redlock(&servers.hosts(), "").await;
+    let lease = Duration::from_secs(9);
+    let guard = locks.mutex("job").ttl(lease).lock().await.unwrap();
+    let refuse = async |least: &str| {
+        for number in 0..2 {
+            let setting = ["CONFIG", "SET", "min-replicas-to-write", least];
+            servers.server(number).command(&setting).await.unwrap();
+        }
+    };
+    refuse("1").await;
+    // Several renewals fall into this, and the lease does not end.
+    tokio::time::sleep(lease / 2).await;
+    guard.check().unwrap();
+    refuse("0").await;
+    tokio::time::sleep(lease).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
+
 /// After a failover and the way back, a server has its run id and its mark, and lacks grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_with_replicas_are_refused() {

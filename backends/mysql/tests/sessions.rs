@@ -80,6 +80,45 @@ async fn connection_killed_by_the_server_reports_loss_of_its_locks() {
     assert!(hold(&*one, &claim("b", LONG)).await.fence > held_b.fence);
 }
 
+/// Another server may decide by then.
+#[tokio::test]
+async fn sessions_of_a_server_that_was_set_read_only_end() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let (kept, released) = (claim("kept", LONG), claim("released", LONG));
+        let mut grant = hold(&*backend, &kept).await;
+        hold(&*backend, &released).await;
+        server.sql("SET GLOBAL read_only = 1").await.unwrap();
+        // Also of a user who may write all the same.
+        assert!(backend.contend(&claim("next", LONG), &Patience::none(clock())).await.is_err(), "{method}");
+        sees_loss(&mut grant, SEEN).await;
+        assert!(!matches!(release(&*backend, &kept).await, Release::Freed), "{method}");
+        server.sql("SET GLOBAL read_only = 0").await.unwrap();
+        hold(&*backend, &claim("next", LONG)).await;
+    }
+}
+
+/// The client reads nothing of it before its next statement.
+#[tokio::test]
+async fn release_over_a_connection_that_was_killed_is_never_a_success() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let (one, two) = (here(&server).await, here(&server).await);
+    let held = claim("a", LONG);
+    hold(&*one, &held).await;
+    let session = server.sql("SELECT session FROM leasehold_held WHERE name = 'a'").await.unwrap();
+    server.sql(&format!("KILL {}", session.trim())).await.unwrap();
+    let next = claim("a", LONG);
+    hold(&*two, &next).await;
+    match release(&*one, &held).await {
+        // It has been noticed.
+        Release::Gone => {}
+        Release::Unknown(failure) => assert!(!failure.is_transient(), "{failure}"),
+        Release::Freed => panic!("another client has it"),
+    }
+    assert!(matches!(renew(&*two, &next).await, Renewal::Alive));
+}
+
 #[tokio::test]
 async fn an_operator_ends_the_connection_that_holds_and_no_other() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };

@@ -159,6 +159,18 @@ async fn a_message_that_is_refused_changes_no_answer() {
     assert!(backend.inspect(&waiter.resource, None, &no_patience()).await.unwrap().holders.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_the_redisson_dialect_that_is_refused_changes_no_answer() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let url = format!("redis://jobs:secret@{}?dialect=redisson", server.addr());
+    allow(&server, &RedisConfig::parse(&url).unwrap().acl_rules()).await;
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let holder = claim_of("job", Share::MUTEX, Duration::from_secs(10));
+    assert!(got(&*backend, &holder).await);
+    server.command(&["ACL", "SETUSER", "jobs", "resetchannels"]).await.unwrap();
+    assert!(freed(&*backend, &holder).await);
+}
+
 /// Returns `true` if scripts cannot ask this server for the rights of a user.
 async fn is_before_7(server: &RedisServer) -> bool {
     let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();

@@ -169,6 +169,29 @@ async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
     assert!(matches!(renew(&backend, &second).await, Renewal::Lost));
 }
 
+/// Nobody knows whether the server had ended the session before, so asking again tells nothing.
+#[tokio::test]
+async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_session() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let (first, second) = (claim("a"), claim("b"));
+    hold(&backend, &first).await;
+    let mut signal = hold(&backend, &second).await.lost.unwrap();
+    server.fall_silent();
+    let answer = release(&backend, &first).await;
+    let Release::Unknown(failure) = answer else { panic!("{answer:?}") };
+    assert_eq!((failure.is_transient(), failure.effect), (false, Effect::Unknown), "{failure}");
+    assert_eq!(signal.fired().await, LossCause::SessionEnded);
+    // Without another lock of this client.
+    tokio::time::timeout(SILENCE * 10, async {
+        while server.locks() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test]
 async fn readers_of_one_client_share_one_lock_of_the_server() {
     let server = Server::new();
