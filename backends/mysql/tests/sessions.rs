@@ -106,6 +106,7 @@ async fn release_over_a_connection_that_was_killed_is_never_a_success() {
     let (one, two) = (here(&server).await, here(&server).await);
     let held = claim("a", LONG);
     hold(&*one, &held).await;
+    wait_for_count(&server, "SELECT count(*) FROM leasehold_held WHERE name = 'a'", "1").await;
     let session = server.sql("SELECT session FROM leasehold_held WHERE name = 'a'").await.unwrap();
     server.sql(&format!("KILL {}", session.trim())).await.unwrap();
     let next = claim("a", LONG);

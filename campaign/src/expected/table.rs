@@ -227,8 +227,9 @@ fn older_state(store: Store) -> Expected {
         Store::Postgres | Store::MariaDb => {
             TimingBroken("the backup lacks the newest claims; fences continue from the clock")
         }
-        // safety.md: replacing the file breaks exclusion until the holder renews.
-        Store::Sqlite => TimingBroken("a holder notices the other file at its next renewal"),
+        Store::Sqlite => FencesFall(
+            "a holder notices the other file at its next renewal, and an older copy counts on from the fences that it knows",
+        ),
         Store::Etcd => {
             NotRun("a restore makes another cluster; without `--bump-revision` fences fall, as its page says")
         }

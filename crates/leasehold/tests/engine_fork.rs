@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::block_on;
 use futures_util::FutureExt;
 use leasehold::backend::LossCause;
-use leasehold::{Client, ErrorKind, Guard};
+use leasehold::{Client, ErrorKind, Guard, State};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -235,6 +235,7 @@ fn child(locks: &Client, guards: &mut Vec<Guard>) {
     let forked = ErrorKind::Lost(LossCause::Forked);
     assert_eq!(guards[0].check().unwrap_err().kind(), forked);
     assert_eq!(block_on(guards[1].lost()), LossCause::Forked);
+    assert_eq!(block_on(guards[1].changed(State::Valid)), State::Lost(LossCause::Forked));
     drop(guards.pop());
     let released = block_on(guards.pop().unwrap().release());
     assert_eq!(released.unwrap_err().kind(), forked);

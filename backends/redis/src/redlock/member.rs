@@ -56,7 +56,8 @@ impl RedisNode {
     }
 
     /// Refuses a server that may forget single keys: a record that is evicted alone would be taken for
-    /// one that never was. It is asked once in each run of the server.
+    /// one that never was. It is asked until the server is armed in its present run: a replica may take a while to
+    /// come back after a restart.
     async fn diagnose(&self, state: &MemberState) -> Result<(), Failure> {
         if self.fit_run.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&state.run) {
             return Ok(());
@@ -74,12 +75,14 @@ impl RedisNode {
         if server.replicas.is_some_and(|count| count > 0) {
             let text = format!(
                 "{} has replicas: after a failover and the way back it would have forgotten grants, and nobody could see \
-                 that; let its replicas follow another server, and restart it",
+                 that; take its replicas away, and restart it if one of them has taken over before",
                 self.address()
             );
             return Err(Failure::new(FailureKind::Unsupported, Effect::Unknown, text));
         }
-        *self.fit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.run.clone());
+        if state.armed().is_some() {
+            *self.fit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.run.clone());
+        }
         Ok(())
     }
 
@@ -177,7 +180,10 @@ impl Member for RedisNode {
             confirm: None,
         };
         let answer = answers::answer(self.conn.run(&request, self.limit_for(claim.ttl)).await?)?;
-        self.diagnose(&answer.memory).await?;
+        // One that is not armed has no vote, and is asked before it is armed.
+        if answer.memory.armed().is_some() {
+            self.diagnose(&answer.memory).await?;
+        }
         Ok(answer)
     }
 

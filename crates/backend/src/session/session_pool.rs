@@ -51,11 +51,16 @@ impl<C: Sessions> SessionPool<C> {
     /// Returns the session that holds many locks; a new one where the last has ended.
     pub(crate) async fn shared(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
         let mut current = self.current.lock().await;
-        if let Some(open) = current.take() {
+        if let Some(open) = current.clone() {
             if open.is_live() {
-                *current = Some(open.clone());
+                drop(current);
+                // Ended meanwhile, it was left in its place.
+                if !open.is_live() {
+                    self.end(&open);
+                }
                 return Ok(open);
             }
+            *current = None;
             self.end(&open);
         }
         let open = self.open(None).await?;

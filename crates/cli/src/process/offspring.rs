@@ -32,8 +32,10 @@ impl Offspring {
     }
 
     fn has_ended_child(&self, all: &[Process], own: Pid) -> bool {
-        let is_it =
-            |process: &Process| process.is_over && process.parent == Some(own) && process.pid != self.warden;
+        let is_it = |process: &Process| {
+            let is_child = process.is_over && process.parent == Some(own) && process.pid != self.warden;
+            is_child && !self.others.contains(&process.identity())
+        };
         all.iter().any(is_it)
     }
 

@@ -189,9 +189,8 @@ impl Lease {
 
     /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
     pub(super) fn is_sound(&self, now: Moment) -> bool {
-        let health = self.health.get();
-        let is_valid = health.state == State::Valid && health.overdue(now).is_none();
-        is_valid && !self.retired.load(Ordering::SeqCst) && self.process.is_this()
+        let is_valid = |health: Health| health.state == State::Valid && health.overdue(now).is_none();
+        self.process.is_this() && !self.retired.load(Ordering::SeqCst) && is_valid(self.health.get())
     }
 
     /// Keeps the registration for losses that only the backend can see.
@@ -249,13 +248,13 @@ impl Lease {
 
     /// Returns the state by a reading of the clock. The first call after the end marks the loss.
     pub(super) fn state_at(&self, now: Moment) -> State {
+        if !self.process.is_this() {
+            // Neither read nor marked: another thread may have had it locked when the process was forked.
+            return State::Lost(LossCause::Forked);
+        }
         let health = self.health.get();
         if let State::Lost(_) = health.state {
             return health.state;
-        }
-        if !self.process.is_this() {
-            // Not marked: another thread may have been reading it when the process was forked.
-            return State::Lost(LossCause::Forked);
         }
         match health.overdue(now) {
             None => health.state,
@@ -529,15 +528,14 @@ impl Changes {
     /// Waits for a wanted state; returns `None` if the claim is released first.
     async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
         loop {
-            // Reading the state marks an end that the clock has reached.
-            if let Some(held) = self.held.upgrade() {
-                held.state();
-            }
+            // Reading the state marks an end that the clock has reached. In a fork it marks nothing.
+            let read = self.held.upgrade().map(|held| held.state());
             let health = *self.health.borrow_and_update();
-            if let Some(found) = wanted(health.state) {
+            let state = read.filter(|state| matches!(state, State::Lost(_))).unwrap_or(health.state);
+            if let Some(found) = wanted(state) {
                 return Some(found);
             }
-            let left = match health.state {
+            let left = match state {
                 State::Lost(_) => Duration::MAX,
                 // A renewal may have moved the end meanwhile: then the loop waits for the rest.
                 _ => self.clock.now().until(health.valid_until.min(health.hold_until)),

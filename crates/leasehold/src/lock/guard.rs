@@ -251,7 +251,8 @@ impl Guard {
     ///
     /// # Errors
     /// `Lost` if the lock had been lost before: the work under it may have overlapped with that of another
-    /// holder. `OutcomeUnknown` if the server did not answer for as long as the lease could last.
+    /// holder. `OutcomeUnknown` if the server did not answer for as long as the lease could last, or if the connection
+    /// that held the lock ended before it answered.
     pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
         match self.hold.release().await {

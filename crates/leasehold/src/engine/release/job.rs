@@ -214,10 +214,8 @@ impl Job {
             (_, None) => Released::Gone,
             (Release::Freed, Some(_)) => Released::Freed,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
-            // the two cases cannot be distinguished. Or its lease ended before any attempt arrived.
-            (Release::Gone, Some(end)) if self.may_be_done || self.was_tried() && now >= end => {
-                Released::Freed
-            }
+            // the two cases cannot be distinguished. Or its lease ended before an attempt arrived.
+            (Release::Gone, Some(end)) if self.may_be_done || now >= end => Released::Freed,
             (Release::Gone, Some(_)) => Released::Gone,
         }
     }

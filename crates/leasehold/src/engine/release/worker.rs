@@ -130,7 +130,9 @@ impl Worker {
         }
         let now = self.clock.now();
         if look_at.is_some_and(|at| at <= now) {
-            let watched = self.watched.take().filter(|(parked, _)| parked.look());
+            // It may wake a foreign executor.
+            let looks_again = |parked: &Parked| contained(|| parked.look()).unwrap_or_default();
+            let watched = self.watched.take().filter(|(parked, _)| looks_again(parked));
             self.watched = watched.map(|(parked, _)| (parked, now.after(LOOK)));
         }
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {

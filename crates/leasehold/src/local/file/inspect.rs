@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use leasehold_core::{
     ClaimInfo, Entry, Failure, Fence, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 use super::failure::cannot;
@@ -61,10 +61,6 @@ pub(super) fn list(
     };
     for entry in Dir::new(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // Such as the file that binds a store to its machine.
-        if entry.file_type() == FileType::RegularFile {
-            continue;
-        }
         let Some(resource) = entry.file_name().to_str().ok().and_then(|name| resource_of(root, name)) else {
             continue;
         };
@@ -79,7 +75,7 @@ pub(super) fn list(
         if found.len() >= limit {
             break;
         }
-        let Some(dir) = ResourceDir::find(root, &resource)? else { continue };
+        let Some(dir) = directory_of(root, &resource)? else { continue };
         let (_, living) = living_claims(root, &dir)?;
         let holders = living.iter().filter(|(entry, _)| entry.granted.is_some()).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -88,6 +84,14 @@ pub(super) fn list(
         }
     }
     Ok(found)
+}
+
+/// Returns the directory of a resource; `None` if it is gone, or is something else, such as the file that binds a store
+/// to its machine.
+fn directory_of(root: &Root, resource: &Resource) -> Result<Option<ResourceDir>, Failure> {
+    let is_directory = statat(CWD, root.path_of(resource), AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+    if is_directory { ResourceDir::find(root, resource) } else { Ok(None) }
 }
 
 /// Living claims, and the FIFOs of those that can be watched.

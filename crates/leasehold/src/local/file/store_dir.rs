@@ -116,7 +116,13 @@ impl Root {
     fn bind_to_this_machine(&self) -> Result<(), Failure> {
         // No resource has a directory of this name. An earlier one was that of the resource `machine`.
         let earlier = self.path.join("machine");
-        let path = if earlier.is_file() { earlier } else { self.path.join("Machine") };
+        let path = match fs::symlink_metadata(&earlier) {
+            Ok(found) if found.is_file() => earlier,
+            Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+                return Err(cannot("look at", &earlier, errno(&cause)));
+            }
+            _ => self.path.join("Machine"),
+        };
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let node = rustix::system::uname();
         let this = format!("{} {}\n", id.trim(), node.nodename().to_string_lossy());
