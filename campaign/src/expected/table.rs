@@ -160,9 +160,6 @@ fn full(store: Store) -> Expected {
     match store {
         Store::Memcached => TimingBroken("a full memory evicts locks"),
         Store::ZooKeeper => NotRun("its servers have no limit that can be reached in time"),
-        Store::Postgres | Store::MariaDb => NotRun(
-            "the kit gives its server no disk of its own; one that cannot write its log ends, as in F5",
-        ),
         Store::PostgresAdvisory
         | Store::PostgresForUpdate
         | Store::MariaDbGetLock

@@ -50,9 +50,7 @@ impl Existing {
 pub fn existing(store: Store, fault: Fault) -> Option<Existing> {
     match fault.get() {
         16 => full_disk(store),
-        17 if store == Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "deleted_row")),
         22 => Some(released_twice(store)),
-        25 if store == Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "replaced_database")),
         27 => Some(Existing::of("leasehold", "engine_fork", forked(store))),
         29 => nonsense(store),
         _ => None,
@@ -61,8 +59,6 @@ pub fn existing(store: Store, fault: Fault) -> Option<Existing> {
 
 fn full_disk(store: Store) -> Option<Existing> {
     match store {
-        Store::File => Some(Existing::of("leasehold", "file_faults", "full_disk")),
-        Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "full_disk")),
         Store::Postgres => Some(Existing::of("leasehold-postgres", "faults", "full_disk")),
         Store::MariaDb => Some(Existing::of("leasehold-mysql", "faults", "full_disk")),
         _ => None,
