@@ -214,8 +214,8 @@ pub enum Release {
     Gone,
     /// No answer; the claim may still exist until its ttl ends.
     ///
-    /// A transient failure is asked again. Its effect is [`Effect::None`] only if this attempt ends nothing, now or later:
-    /// if the claim is then [`Gone`](Release::Gone), its holder is told that it was lost.
+    /// A transient failure is asked again. Its effect is [`Effect::None`](crate::Effect::None) only if this attempt
+    /// ends nothing, now or later. If the claim is [`Gone`](Release::Gone) after that, it was lost.
     Unknown(Failure),
 }
 
