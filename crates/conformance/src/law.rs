@@ -77,40 +77,45 @@ impl fmt::Debug for Law {
     }
 }
 
-/// Measures by how much this machine is late itself, in all: a task that wants to run every few milliseconds.
+/// Measures by how much this machine is late itself within a second: a task that wants to run every few milliseconds.
 ///
 /// Many short delays make a server as late as a long one does.
 struct Stall {
-    total: Arc<AtomicU64>,
+    worst: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Stall {
     fn watch() -> Stall {
-        let total = Arc::new(AtomicU64::new(0));
-        let seen = Arc::clone(&total);
+        let worst = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&worst);
         let task = tokio::spawn(async move {
+            let (mut began, mut late) = (Instant::now(), Duration::ZERO);
             loop {
                 let before = Instant::now();
+                if before.duration_since(began) >= SECOND {
+                    (began, late) = (before, Duration::ZERO);
+                }
                 tokio::time::sleep(BEAT).await;
-                let late = before.elapsed().saturating_sub(BEAT + GRAIN).as_micros();
-                seen.fetch_add(u64::try_from(late).unwrap_or_default(), Ordering::Relaxed);
+                late += before.elapsed().saturating_sub(BEAT + GRAIN);
+                seen.fetch_max(u64::try_from(late.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         });
-        Stall { total, task }
+        Stall { worst, task }
     }
 
     async fn end(self) -> Duration {
         // One more beat, so that a stall that is not over yet is seen.
         tokio::time::sleep(BEAT * 2).await;
         self.task.abort();
-        Duration::from_micros(self.total.load(Ordering::Relaxed))
+        Duration::from_millis(self.worst.load(Ordering::Relaxed))
     }
 }
 
 const BEAT: Duration = Duration::from_millis(5);
 /// The timer's own grain, on a machine that has nothing else to do.
 const GRAIN: Duration = Duration::from_millis(2);
+const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const STALLED: Duration = Duration::from_millis(100);
 const MAX_TRIES: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(120);
