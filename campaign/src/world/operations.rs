@@ -153,7 +153,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts the copy in the place of the database file, whoever has that open.
+    /// Puts the copy in the place of the database file, which clients have open.
     pub(crate) fn restore_database(&self) -> Outcome {
         let path = self.database()?;
         remove_log(&path);

@@ -89,9 +89,11 @@ pub(super) fn list(
 /// Returns the directory of a resource; `None` if it is gone, or is something else, such as the file that binds a store
 /// to its machine.
 fn directory_of(root: &Root, resource: &Resource) -> Result<Option<ResourceDir>, Failure> {
-    let is_directory = statat(CWD, root.path_of(resource), AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
-    if is_directory { ResourceDir::find(root, resource) } else { Ok(None) }
+    match statat(CWD, root.path_of(resource), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) != FileType::Directory => Ok(None),
+        // An error is that of opening it.
+        _ => ResourceDir::find(root, resource),
+    }
 }
 
 /// Living claims, and the FIFOs of those that can be watched.

@@ -178,13 +178,13 @@ impl LivenessFifo {
     }
 
     /// Removes its name. Returns `false` if that no longer leads to it.
-    pub(super) fn remove(&self) -> bool {
-        let is_in_place = self.is_in_place().unwrap_or(false);
+    pub(super) fn remove(&self) -> Result<bool, Failure> {
+        let is_in_place = self.is_in_place()?;
         if is_in_place {
             // A FIFO that cannot be removed is found dead later, and removed then.
             let _ = rustix::fs::unlink(self.path());
         }
-        is_in_place
+        Ok(is_in_place)
     }
 
     /// Ends the sign of life, and notifies its watchers.

@@ -188,7 +188,7 @@ impl Drop for Life {
         }
         // A fork shares the lock with its parent, whose claim it still is.
         if self.process.is_this() {
-            self.fifo.remove();
+            drop(self.fifo.remove());
             self.fifo.end();
         }
     }

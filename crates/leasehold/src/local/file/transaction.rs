@@ -90,8 +90,7 @@ pub(super) fn contend(
 /// # Errors
 /// That of the look whether it did. The claim has ended all the same.
 pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<bool, Failure> {
-    let was_there = own.life.fifo.is_in_place();
-    own.life.fifo.remove();
+    let was_there = own.life.fifo.remove();
     // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((dir, lock))) =
         ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
@@ -150,7 +149,7 @@ pub(super) enum Force {
 /// Gives up a place without the ledger.
 fn abandon(inner: &Inner, claim: &Claim) {
     if let Some(own) = inner.claims.forget(claim) {
-        own.life.fifo.remove();
+        drop(own.life.fifo.remove());
     }
 }
 
@@ -200,7 +199,7 @@ impl<'a> Transaction<'a> {
             }
             Verdict::Busy { ahead, .. } if last => {
                 if let Some(fifo) = own {
-                    fifo.remove();
+                    drop(fifo.remove());
                 }
                 self.ledger.save(&self.inner.root, &self.dir)?;
                 self.inner.claims.forget(self.claim);
@@ -232,7 +231,7 @@ impl<'a> Transaction<'a> {
             if fifo.is_in_place()? && self.ledger.position(self.claim.id).is_some() {
                 return Ok(Some(fifo));
             }
-            fifo.remove();
+            drop(fifo.remove());
             self.inner.claims.lose(self.claim, &fifo);
         }
         if fifo.dir != self.dir.identity {
@@ -317,7 +316,7 @@ impl<'a> Transaction<'a> {
         let name: FifoName = ledger.name_of(&ledger.entries()[index]);
         let fifo = LivenessFifo::make(&inner.root, dir, &name)?;
         if let Err(failure) = ledger.save(&inner.root, dir) {
-            fifo.remove();
+            drop(fifo.remove());
             return Err(failure);
         }
         Ok(Arc::new(fifo))
