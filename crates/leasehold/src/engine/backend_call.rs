@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Claim, Effect, Failure, FailureKind};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience};
 
 use super::Engine;
 use crate::error::Error;
@@ -36,6 +36,23 @@ impl Engine {
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         self.carry_out(work)
+    }
+
+    /// Runs a wait of the backend whose caller may not be polled: its patience ends when the client closes.
+    pub(super) async fn wait_until_closing<T>(
+        &self,
+        patience: &Patience,
+        wait: impl Future<Output = T>,
+    ) -> T {
+        let mut wait = std::pin::pin!(wait);
+        tokio::select! {
+            biased;
+            outcome = &mut wait => outcome,
+            () = self.closing() => {
+                patience.end();
+                wait.await
+            }
+        }
     }
 
     fn carry_out<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>

@@ -54,16 +54,9 @@ impl Engine {
             let drawn = |id| {
                 drawn.send_replace(Some(id));
             };
-            let mut contending = std::pin::pin!(contend_until_granted(&engine, &want, &patience, drawn));
-            let outcome = tokio::select! {
-                biased;
-                outcome = &mut contending => outcome,
-                // The caller may not be polled, and closing waits for this task.
-                () = engine.closing() => {
-                    patience.end();
-                    contending.await
-                }
-            };
+            let contending = contend_until_granted(&engine, &want, &patience, drawn);
+            // Closing waits for this task.
+            let outcome = engine.wait_until_closing(&patience, contending).await;
             let outcome = outcome.and_then(|pending| pending.map(Engine::grant_directly).transpose());
             // If it cannot be delivered, the hold is dropped here, which releases it.
             drop(reply.send(outcome));

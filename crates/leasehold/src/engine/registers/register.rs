@@ -230,16 +230,7 @@ impl Register {
         loop {
             let (registers, stamp, waits) = (self.clone(), seen.clone(), patience.clone());
             let request = self.engine.peek(async move {
-                let mut waiting = std::pin::pin!(registers.wait(&stamp, &waits));
-                tokio::select! {
-                    biased;
-                    found = &mut waiting => found,
-                    // The caller may not be polled.
-                    () = registers.engine.closing() => {
-                        waits.end();
-                        waiting.await
-                    }
-                }
+                registers.engine.wait_until_closing(&waits, registers.wait(&stamp, &waits)).await
             });
             let mut request = std::pin::pin!(request);
             let outcome = tokio::select! {
