@@ -2,10 +2,10 @@
 
 use std::fmt::Debug;
 
-use crate::{Claim, Grant, Moment, Release};
+use crate::{Claim, DirectReply, Moment, Release};
 
 /// The calls of a store that decides without asking anyone: no server, no other thread, no disk that has to
-/// answer.
+/// answer. What it writes, if anything, goes into the memory of the operating system.
 ///
 /// A task, a channel and a switch of threads cost more than such a decision. So the engine makes these calls
 /// on the thread of the caller, before it begins the longer way over
@@ -17,7 +17,7 @@ use crate::{Claim, Grant, Moment, Release};
 ///    wake-ups.
 /// 3. A copy of the whole machine, such as a virtual machine that is restored twice, has a store of its own: both may
 ///    name a new claim by the same id.
-/// 4. `None` is always right: it changes nothing, and the engine goes the longer way.
+/// 4. `Declined` and `None` are always right: they change nothing, and the engine goes the longer way.
 ///
 /// The engine calls it on any thread, inside of the client's runtime or not, and with that runtime entered.
 /// A panic counts as an answer of unknown effect.
@@ -25,8 +25,8 @@ pub trait AtOnce: Debug + Send + Sync {
     /// Grants a claim that no call has named before, if its resource is free for it now and no claim waits
     /// ahead of it. The grant counts from `asked_at`.
     ///
-    /// After `None`, nothing of the claim exists, and it has no place in the queue.
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant>;
+    /// [`Busy`](DirectReply::Busy) and [`Declined`](DirectReply::Declined) both send the engine the longer way.
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply;
 
     /// Ends a claim as [`Backend::release`](crate::Backend::release) does.
     fn release_now(&self, claim: &Claim) -> Option<Release>;

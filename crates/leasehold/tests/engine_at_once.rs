@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use common::{Store, settles, waiting};
 use futures_util::FutureExt;
 use leasehold::backend::{
-    AtOnce, Backend, Claim, Failure, Grant, Moment, Patience, Profile, Release, Renew, Renewal, Resource,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
+    AtOnce, Backend, Claim, DirectReply, Failure, Moment, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
@@ -163,10 +163,10 @@ impl Spiteful {
 }
 
 impl AtOnce for Spiteful {
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
-        let grant = self.memory.grant_now(claim, asked_at);
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
+        let reply = self.memory.grant_now(claim, asked_at);
         self.fails();
-        grant
+        reply
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {

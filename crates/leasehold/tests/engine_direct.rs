@@ -468,10 +468,7 @@ impl DirectRequests for Distant {
         if let Some(before) = before {
             before();
         }
-        let reply = match self.memory.grant_now(claim, asked_at) {
-            Some(grant) => DirectReply::Granted(grant),
-            None => DirectReply::Busy { ahead: None },
-        };
+        let reply = self.memory.grant_now(claim, asked_at);
         fails(&self.panics);
         let held_back = self.held_back.lock().unwrap().pop_front();
         let panics = self.panics_later.swap(0, Ordering::SeqCst);

@@ -12,8 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use simulated::backend::{
     AtOnce, Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Effect, Failure,
-    FailureKind, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release,
-    Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
+    FailureKind, Moment, Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -174,8 +174,8 @@ impl Wire {
             Fate::IsRefused | Fate::IsDenied => DirectReply::Declined,
             Fate::LosesRequest => DirectReply::Unknown,
             Fate::Passes | Fate::LosesReply => match memory.grant_now(claim, asked_at) {
-                Some(grant) => DirectReply::Granted(self.store.signalled(claim.id, grant)),
-                None => DirectReply::Busy { ahead: None },
+                DirectReply::Granted(grant) => DirectReply::Granted(self.store.signalled(claim.id, grant)),
+                reply => reply,
             },
         };
         let reply = if fate == Fate::LosesReply { DirectReply::Unknown } else { reply };
@@ -376,10 +376,15 @@ impl DirectRequests for Wire {
 }
 
 impl AtOnce for Wire {
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
-        let memory = self.store.memory.at_once()?;
-        let grant = self.decide("grant", || memory.grant_now(claim, asked_at))?;
-        Some(self.store.signalled(claim.id, grant))
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
+        let grant = || match self.store.memory.at_once()?.grant_now(claim, asked_at) {
+            DirectReply::Granted(grant) => Some(grant),
+            _ => None,
+        };
+        match self.decide("grant", grant) {
+            Some(grant) => DirectReply::Granted(self.store.signalled(claim.id, grant)),
+            None => DirectReply::Declined,
+        }
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {

@@ -83,6 +83,17 @@ impl CellStore for SqliteCells {
         self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
+    fn writes_now(&self) -> bool {
+        matches!(self.rows, Rows::Locks)
+    }
+
+    fn write_now(&self, write: &Write) -> Option<Result<WriteOutcome, Failure>> {
+        self.worker.try_now(|database| {
+            let (connection, fences) = database.change_locks()?;
+            write_one(connection, &self.statements, write, time::now(), fences)
+        })
+    }
+
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<String> = at.iter().map(|at| at.as_str().to_owned()).collect();
         let (rows, statements) = (self.rows, self.statements.clone());

@@ -110,16 +110,16 @@ impl Worker {
         mut work: impl FnMut(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
         match self.try_now(&mut work) {
-            Some(outcome) => outcome.map_err(|error| failure(&self.config, error)),
+            Some(outcome) => outcome,
             None => self.run(work).await,
         }
     }
 
-    /// Tries `work` on this thread; `None` if something is in its way, and nothing was done.
-    fn try_now<T>(
+    /// Tries short `work` on this thread; `None` if something is in its way, and nothing was done.
+    pub(crate) fn try_now<T>(
         &self,
         work: impl FnOnce(&mut Database) -> rusqlite::Result<T>,
-    ) -> Option<rusqlite::Result<T>> {
+    ) -> Option<Result<T, Failure>> {
         let shared = self.shared.upgrade()?;
         // What was handed to the thread comes first.
         if shared.queued.load(Ordering::Acquire) > 0 {
@@ -142,7 +142,7 @@ impl Worker {
         }
         match outcome {
             Err(error) if is_busy(&error) => None,
-            outcome => Some(outcome),
+            outcome => Some(outcome.map_err(|error| failure(&self.config, error))),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The backend: the calls of the seam, and what they share.
 
 pub(crate) mod acquire;
+pub(crate) mod at_once;
 pub(crate) mod batch;
 pub(crate) mod group_commit;
 pub(crate) mod inspect;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal, Resource,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
+    AtOnce, Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::cell::backend::group_commit::GroupCommit;
@@ -85,6 +86,10 @@ impl<C: CellStore> CellBackend<C> {
 impl<C: CellStore> Backend for CellBackend<C> {
     fn profile(&self) -> &Profile {
         self.cells.profile()
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        self.cells.writes_now().then_some(self)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -49,6 +49,19 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns `true` if [`CellStore::write_now`] may write. Only for a store of one machine, under
+    /// [`ClockSource::Store`]: its clients may draw the ids of claims in blocks. Constant for its life.
+    fn writes_now(&self) -> bool {
+        false
+    }
+
+    /// Makes one write on the thread of the caller, in microseconds; `None` if it would have to wait, and nothing
+    /// was written.
+    fn write_now(&self, write: &Write) -> Option<Result<WriteOutcome, Failure>> {
+        _ = write;
+        None
+    }
+
     /// Returns the cells of these resources, in order; `None` where there is none.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 

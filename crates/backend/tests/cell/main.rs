@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
+mod at_once;
 mod conformance;
 mod faults;
 mod group_commit;

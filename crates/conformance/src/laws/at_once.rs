@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use leasehold_core::{AtOnce, Claim, Grant, Moment, Release};
+use leasehold_core::{AtOnce, Claim, DirectReply, Grant, Moment, Release};
 
 use super::short_way::{Call, ShortWay, counts_like_any_other, passes_no_queue};
 use crate::client::TestClient;
@@ -27,7 +27,13 @@ fn ask<'a>(
     claim: &'a Claim,
     asked_at: Moment,
 ) -> Call<'a, Option<Grant>> {
-    Box::pin(ready(at_once(client).map(|store| store.grant_now(claim, asked_at))))
+    Box::pin(ready(at_once(client).and_then(|store| match store.grant_now(claim, asked_at) {
+        DirectReply::Granted(grant) => Ok(Some(grant)),
+        DirectReply::Busy { .. } | DirectReply::Declined => Ok(None),
+        DirectReply::Unknown => {
+            Err(NotKept::broken("it does not know whether it granted a claim".to_owned()))
+        }
+    })))
 }
 
 fn release<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {

@@ -535,20 +535,22 @@ impl DirectRequests for Model {
 }
 
 impl AtOnce for Model {
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
         let store = &self.store;
-        store.refuse(claim).ok()?;
+        if store.refuse(claim).is_err() {
+            return DirectReply::Declined;
+        }
         let Verdict::Granted(fence) = store.ask(claim, false, 0) else {
             if store.is(Defect::DeclinesWithAPlace) {
                 store.ask(claim, true, 0);
             }
-            return None;
+            return DirectReply::Declined;
         };
         if store.is(Defect::GrantsAtOnceInSecret) {
             store.release(claim);
         }
         let fence = (self.profile.fencing > FenceGrade::None).then_some(fence);
-        Some(Grant::new(asked_at).fence(fence))
+        DirectReply::Granted(Grant::new(asked_at).fence(fence))
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {

@@ -34,10 +34,11 @@ impl Engine {
         deadline: Deadline,
         priority: i32,
     ) -> Result<Option<Hold>> {
-        if let Some(hold) = self.acquire_at_once(&want).await? {
-            return Ok(Some(hold));
-        }
-        let begun = match self.acquire_directly(&want, &deadline).await? {
+        let short_way = match self.acquire_at_once(&want).await? {
+            Direct::Declined => self.acquire_directly(&want, &deadline).await?,
+            decided => decided,
+        };
+        let begun = match short_way {
             Direct::Granted(hold) => return Ok(Some(hold)),
             Direct::Busy(_) => return Ok(None),
             Direct::Declined => None,

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, DirectAnswer, DirectRelease, DirectRequests, Durability, Effect,
-    Failure, FailureKind, Finding, Grant, Moment, Patience, Profile, Put, RegisterPromise, Registered,
-    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp,
-    Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests,
+    Durability, Effect, Failure, FailureKind, Finding, Moment, Patience, Profile, Put, RegisterPromise,
+    Registered, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    SnapshotVersion, Stamp, Step, WaitMode,
 };
 use tokio::sync::watch;
 
@@ -285,8 +285,12 @@ impl DirectRequests for Fault {
 /// Calls that pass are decided at once if the wrapped backend does so. Every other mode takes the longer way.
 #[deny(clippy::missing_trait_methods)]
 impl AtOnce for Fault {
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
-        self.pass_at_once(Verb::Contend, |inner| inner.grant_now(claim, asked_at))
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
+        let reply = self.pass_at_once(Verb::Contend, |inner| match inner.grant_now(claim, asked_at) {
+            DirectReply::Busy { .. } | DirectReply::Declined => None,
+            reply => Some(reply),
+        });
+        reply.unwrap_or(DirectReply::Declined)
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {

@@ -37,8 +37,8 @@
 //! # Uncontended locks
 //! A process that uses a name again keeps the files of its directory open, and the FIFO of its last claim, whose
 //! lock it gives up with the claim. The next claim takes the short lock by the open descriptor, compares the
-//! names with what is open, locks the FIFO and writes the ledger: no file is opened, made or renamed, and no
-//! other thread is needed. The ledger says by which FIFO the claim lives, because its name is that of an earlier
+//! names with what is open, locks the FIFO and writes the ledger: no file is opened, made or renamed, and the
+//! thread of the caller does it all. The ledger says by which FIFO the claim lives, because its name is that of an earlier
 //! one. If anything is out of the ordinary, the claim goes the long way. What is kept is
 //! given up after a fork, whose copies of the descriptors would keep later claims alive.
 //!
@@ -64,9 +64,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_backend::changes::until_changed;
 use leasehold_core::{
-    Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness, LockSupport,
-    Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
-    ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
+    AtOnce, Backend, Claim, DirectReply, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint,
+    Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release,
+    Renew, Renewal, Resource, ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 mod config;
@@ -169,7 +169,7 @@ impl FileBackend {
     }
 
     /// Returns the grant of a claim that this backend holds, with a task that watches over it.
-    fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
+    fn grant(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
         let watch =
             |fifo| leasehold_machine::spawn(watch::over(fifo, Arc::downgrade(&self.inner))).abort_handle();
         let (fence, signal, sign) = self.inner.claims.grant_of(claim, watch)?;
@@ -244,6 +244,11 @@ impl Backend for FileBackend {
 
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        // On a network file system a call may take any time.
+        (self.inner.root.medium() != Medium::Network).then_some(self)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -327,6 +332,27 @@ impl Backend for FileBackend {
     ) -> Result<Vec<ResourceSummary>, Failure> {
         let (prefix, after) = (prefix.to_owned(), after.cloned());
         self.run(move |inner| inspect::list(&inner.root, &prefix, after.as_ref(), limit)).await
+    }
+}
+
+impl AtOnce for FileBackend {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
+        if !uncontended::acquire(&self.inner, claim) {
+            return DirectReply::Declined;
+        }
+        // None if another process has broken it meanwhile, which ends it.
+        self.grant(claim, asked_at).map_or(DirectReply::Declined, DirectReply::Granted)
+    }
+
+    fn release_now(&self, claim: &Claim) -> Option<Release> {
+        let own = self.inner.claims.forget(claim)?;
+        match uncontended::release(&self.inner, claim, own) {
+            None => Some(Release::Freed),
+            Some(own) => {
+                self.inner.claims.put_back(claim, own);
+                None
+            }
+        }
     }
 }
 

@@ -15,10 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use leasehold_backend::changes::{until_changed, within};
 use leasehold_core::{
-    Ask, AtOnce, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
-    FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_QUEUE, Moment, Patience, Profile, Proof, QueueOrder,
-    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict,
-    Wait, WaitMode,
+    Ask, AtOnce, Backend, Claim, ClaimInfo, Clock, DirectReply, Durability, Effect, Entry, Failure,
+    FailureKind, Fence, FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_QUEUE, Moment, Patience, Profile,
+    Proof, QueueOrder, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step, Verdict, Wait, WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -286,15 +286,19 @@ impl Backend for MemoryBackend {
 }
 
 impl AtOnce for MemoryBackend {
-    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
         // What is wrong with it is said by the longer way.
-        self.check_ttl(claim).ok()?;
+        if self.check_ttl(claim).is_err() {
+            return DirectReply::Declined;
+        }
         let is_ordered = self.profile.order == QueueOrder::Fifo;
         let ask = ask_of(claim, if is_ordered { Wait::No } else { Wait::Barging });
         let mut store = self.store();
         let now = self.clock.now();
-        let fence = store.grant(&claim.resource, &ask, now)?;
-        Some(Grant::new(asked_at).fence(Some(fence)))
+        match store.grant(&claim.resource, &ask, now) {
+            Some(fence) => DirectReply::Granted(Grant::new(asked_at).fence(Some(fence))),
+            None => DirectReply::Busy { ahead: None },
+        }
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {

@@ -155,30 +155,28 @@ impl<C: CellStore> CellBackend<C> {
     /// Puts the claim into a cell that has no claims.
     async fn seize(&self, attempt: &Attempt<'_>) -> Result<Seizure, Failure> {
         let (claim, clock_source) = (attempt.claim, self.cells.clock_source());
-        let text = decoded::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source);
-        let (version, keep) = (timing::draw_version()?, claim.ttl);
-        let put = Put { text: text.clone(), version, fence: BY_STORE, keep, call: Call::None };
-        let at = claim.resource.clone();
-        let outcome = match self.empty_cells.take(&at) {
+        let outcome = match self.empty_cells.take(&claim.resource) {
             // Together with what others of its tasks want just now.
-            Some(left) => {
-                let when = WriteCondition::Emptied(left);
-                self.commits.write_one(Write { at, when, put, answer: WriteAnswer::Brief }).await?
-            }
+            Some(left) => self.commits.write_one(attempt.return_to(left, clock_source)?).await?,
             None => {
-                let write = Write { at, when: WriteCondition::Free, put, answer: WriteAnswer::Full };
-                write_one(&*self.cells, &write, Locked::Wait).await?
+                let (when, put) = (WriteCondition::Free, attempt.put_alone(clock_source)?);
+                let text = put.text.clone();
+                let write = Write { at: claim.resource.clone(), when, put, answer: WriteAnswer::Full };
+                let outcome = write_one(&*self.cells, &write, Locked::Wait).await?;
+                if let (WriteOutcome::Written { version, fence }, ClockSource::Observer) =
+                    (&outcome, clock_source)
+                {
+                    // The claim's own span begins now for this observer, too.
+                    let (version, fence) = (version.unwrap_or_default(), *fence);
+                    let cell = Cell { text, version, fence, floor: fence, age: None };
+                    self.open(&claim.resource, &cell)?;
+                }
+                outcome
             }
         };
         Ok(match outcome {
             WriteOutcome::Refused(cell) => Seizure::Held(cell),
             WriteOutcome::Written { version, fence } => {
-                if clock_source == ClockSource::Observer {
-                    // The claim's own span begins now for this observer, too.
-                    let version = version.unwrap_or_default();
-                    let cell = Cell { text, version, fence, floor: fence, age: None };
-                    self.open(&claim.resource, &cell)?;
-                }
                 if let Some(version) = version {
                     self.owned_cells.remember(claim.id, attempt.alone(version, fence, fence));
                 }
@@ -320,21 +318,34 @@ enum FirstRequest {
 }
 
 /// One attempt, with the time before its first request.
-struct Attempt<'a> {
-    claim: &'a Claim,
-    asked_at: Moment,
+pub(super) struct Attempt<'a> {
+    pub(super) claim: &'a Claim,
+    pub(super) asked_at: Moment,
     /// The same by the backend's own clock.
-    asked_here: Moment,
+    pub(super) asked_here: Moment,
 }
 
 impl Attempt<'_> {
+    /// Returns the value of a cell in which the claim is alone, with the fence that the store makes.
+    fn put_alone(&self, clock_source: ClockSource) -> Result<Put, Failure> {
+        let text = decoded::alone(self.claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source);
+        let (version, keep) = (timing::draw_version()?, self.claim.ttl);
+        Ok(Put { text, version, fence: BY_STORE, keep, call: Call::None })
+    }
+
+    /// Returns the write that puts the claim into the cell that this client left empty under that version.
+    pub(super) fn return_to(&self, left: u64, clock_source: ClockSource) -> Result<Write, Failure> {
+        let (at, put) = (self.claim.resource.clone(), self.put_alone(clock_source)?);
+        Ok(Write { at, when: WriteCondition::Emptied(left), put, answer: WriteAnswer::Brief })
+    }
+
     /// Returns what is known of a cell in which the claim is alone.
-    fn alone(&self, version: u64, fence: Fence, last: Fence) -> Alone {
+    pub(super) fn alone(&self, version: u64, fence: Fence, last: Fence) -> Alone {
         let (since, until) = (self.asked_here, self.asked_here.after(self.claim.ttl));
         Alone { version, is_contested: false, fence, last, since, until }
     }
 
-    fn granted(&self, fence: Fence) -> Grant {
+    pub(super) fn granted(&self, fence: Fence) -> Grant {
         Grant::new(self.asked_at).fence(Some(fence))
     }
 }

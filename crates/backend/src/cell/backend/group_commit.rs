@@ -107,10 +107,15 @@ impl<C: CellStore> GroupCommit<C> {
         }
     }
 
+    /// Returns `true` if no commit is under way or waits: no change has others to go with.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.queue().is_idle()
+    }
+
     /// Begins a commit where none is under way, else joins the waiting tasks.
     fn enter(&self, writes: Vec<Write>) -> Entered<C> {
         let mut queue = self.0.queue();
-        if queue.commits == 0 && queue.rounds_starting == 0 && queue.waiting.is_empty() {
+        if queue.is_idle() {
             let in_flight = InFlight::begin(&self.0, &mut queue, writes.len());
             return Entered::Alone(writes, in_flight);
         }
@@ -127,6 +132,10 @@ enum Entered<C: CellStore> {
 }
 
 impl PendingCalls {
+    fn is_idle(&self) -> bool {
+        self.commits == 0 && self.rounds_starting == 0 && self.waiting.is_empty()
+    }
+
     fn push(&mut self, batch: Batch) {
         self.cells_waiting += batch.writes.len();
         self.waiting.push_back(batch);

@@ -9,6 +9,7 @@ use crate::cell::backend::batch::Change;
 use crate::cell::cells::{
     Cell, CellStore, ClockSource, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
 };
+use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::BATCH_MAX;
 
 impl<C: CellStore> CellBackend<C> {
@@ -38,6 +39,15 @@ impl<C: CellStore> CellBackend<C> {
             .collect()
     }
 
+    /// Returns the write that empties the cell of a claim that was alone in it, and the version after it.
+    pub(super) fn emptying(&self, claim: &Claim, alone: &Alone) -> Option<(u64, Write)> {
+        let put = Put::nothing(alone.last).ok()?;
+        let epoch = (self.cells.clock_source() == ClockSource::Observer).then_some(alone.last.epoch);
+        let when = WriteCondition::Living { version: alone.version, epoch };
+        let answer = if alone.is_contested { WriteAnswer::Full } else { WriteAnswer::Brief };
+        Some((put.version, Write { at: claim.resource.clone(), when, put, answer }))
+    }
+
     /// Empties the cells of those that are known to be alone. Those that are not alone any more get no
     /// answer here; their cells are put into `found`, where the store has shown them.
     async fn end_alone(
@@ -56,12 +66,9 @@ impl<C: CellStore> CellBackend<C> {
             if (!keeps_time && alone.until <= now) || !cells.insert(&claim.resource) {
                 continue;
             }
-            let Ok(put) = Put::nothing(alone.last) else { continue };
-            let epoch = (!keeps_time).then_some(alone.last.epoch);
-            let when = WriteCondition::Living { version: alone.version, epoch };
-            let answer = if alone.is_contested { WriteAnswer::Full } else { WriteAnswer::Brief };
-            places.push((at, put.version));
-            writes.push(Write { at: claim.resource.clone(), when, put, answer });
+            let Some((version, write)) = self.emptying(claim, &alone) else { continue };
+            places.push((at, version));
+            writes.push(write);
         }
         if writes.is_empty() {
             return;

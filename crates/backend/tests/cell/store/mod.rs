@@ -67,6 +67,8 @@ pub(crate) struct Store {
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
+    /// The fates of the next writes on the thread of the caller.
+    next_at_once: Mutex<VecDeque<FateAtOnce>>,
     /// Opened when the answer to the next write of a place in the queue may arrive.
     next_answer: Mutex<Option<Arc<Semaphore>>>,
     /// The cells that a transaction of another client keeps locked.
@@ -81,6 +83,17 @@ enum Fate {
     /// The commit is carried out when this is opened.
     Waits(Arc<Semaphore>),
     Panics,
+}
+
+/// The fate of a write on the thread of the caller.
+#[derive(Debug)]
+pub(crate) enum FateAtOnce {
+    /// It would have to wait.
+    Waits,
+    /// It fails, and has no effect.
+    Fails,
+    /// It fails after it has taken effect.
+    FailsAfterwards,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +127,7 @@ pub(crate) struct MemoryCells {
     clock_source: ClockSource,
     notifier: Option<Notifier>,
     faults: Faults,
+    writes_now: bool,
 }
 
 impl Store {
@@ -161,6 +175,11 @@ impl Store {
         self.next_commits.lock().unwrap().push_back(Fate::Panics);
     }
 
+    /// Sets the fate of the next write on the thread of the caller.
+    pub(crate) fn next_at_once(&self, fate: FateAtOnce) {
+        self.next_at_once.lock().unwrap().push_back(fate);
+    }
+
     /// Locks a cell by a transaction of another client, which does not end.
     pub(crate) fn lock(&self, at: &str) {
         self.locked.lock().unwrap().insert(at.to_owned());
@@ -199,13 +218,20 @@ impl Store {
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
         let notifier = (kind.waiting == WaitMode::Notifies).then(Notifier::new);
         notifier.iter().for_each(Notifier::mark_connected);
-        self.open_with(kind, faults, notifier)
+        self.open_with(kind, faults, notifier, false)
+    }
+
+    /// Opens one more client of a table on the same machine.
+    pub(crate) fn open_local(self: &Arc<Self>) -> CellBackend<MemoryCells> {
+        let notifier = Notifier::new();
+        notifier.mark_connected();
+        self.open_with(TABLE, Faults::default(), Some(notifier), true)
     }
 
     /// Opens one more client, which is notified of nothing until its notifier is marked as connected.
     pub(crate) fn open_unconnected(self: &Arc<Self>) -> (CellBackend<MemoryCells>, Notifier) {
         let notifier = Notifier::new();
-        (self.open_with(TABLE, Faults::default(), Some(notifier.clone())), notifier)
+        (self.open_with(TABLE, Faults::default(), Some(notifier.clone()), false), notifier)
     }
 
     fn open_with(
@@ -213,6 +239,7 @@ impl Store {
         kind: Kind,
         faults: Faults,
         notifier: Option<Notifier>,
+        writes_now: bool,
     ) -> CellBackend<MemoryCells> {
         self.notifiers.lock().unwrap().extend(notifier.clone());
         let profile = Profile::new("cells", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
@@ -231,6 +258,7 @@ impl Store {
             clock_source: kind.clock_source,
             notifier,
             faults,
+            writes_now,
         };
         CellBackend::new(cells, Arc::new(SteadyClock::new()))
     }
@@ -403,6 +431,22 @@ impl CellStore for MemoryCells {
 
     fn notifier(&self) -> Option<&Notifier> {
         self.notifier.as_ref()
+    }
+
+    fn writes_now(&self) -> bool {
+        self.writes_now
+    }
+
+    fn write_now(&self, write: &Write) -> Option<Result<WriteOutcome, Failure>> {
+        match self.store.next_at_once.lock().unwrap().pop_front() {
+            None => Some(Ok(self.try_write(write))),
+            Some(FateAtOnce::Waits) => None,
+            Some(FateAtOnce::Fails) => Some(Err(Failure::unavailable("the disk is full"))),
+            Some(FateAtOnce::FailsAfterwards) => {
+                self.try_write(write);
+                Some(Err(Failure::unanswered("the disk failed")))
+            }
+        }
     }
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {

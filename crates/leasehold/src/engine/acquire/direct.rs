@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::events::Event;
 use crate::panics::{ContainedSpan, answered, called_in, contained};
 
-/// The outcome of a direct request.
+/// The outcome of a request that the caller makes itself.
 pub(crate) enum Direct {
     Granted(Hold),
     /// The resource is not free, with so many claims ahead. Nothing is left behind.
@@ -178,7 +178,7 @@ impl Engine {
 
     /// Begins the use of what was granted. Nothing is awaited in here, so a caller that is dropped has asked for
     /// nothing more, or drops a hold.
-    fn take_direct(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<Direct> {
+    pub(super) fn take_direct(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<Direct> {
         let attempt = Attempt::of(self, &claim);
         let taken = PendingGrant::take(self, want, &claim, grant);
         match attempt.over(taken)? {

@@ -117,6 +117,11 @@ impl LocalClaims {
         self.map().remove(&key(claim))
     }
 
+    /// Remembers a claim again that was forgotten.
+    pub(super) fn put_back(&self, claim: &Claim, own: LocalClaim) {
+        self.map().insert(key(claim), own);
+    }
+
     /// Forgets a claim that another process ended, and notifies its holder.
     ///
     /// `fifo` is the sign of life that was found without its name: by now the claim may have been
