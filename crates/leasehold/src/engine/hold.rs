@@ -35,8 +35,8 @@ pub(crate) struct Hold {
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
     /// then its end is not reported either.
     is_reported: AtomicBool,
-    /// The number of its handles in use.
-    pub(super) users: AtomicUsize,
+    /// The number of its handles in use, if an owner holds it.
+    pub(super) users: Option<Arc<AtomicUsize>>,
     /// The end of its last handle, where something listens for it.
     end: Option<Arc<End>>,
 }
@@ -89,8 +89,8 @@ impl End {
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: Passed) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
-        let (is_reported, users) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Hold { engine, held: Some(held), passed, since, is_reported, users, end: None }
+        let is_reported = AtomicBool::new(false);
+        Hold { engine, held: Some(held), passed, since, is_reported, users: None, end: None }
     }
 
     /// Returns the granted claim.
@@ -107,10 +107,10 @@ impl Hold {
         &self.engine
     }
 
-    /// Returns `true` if a handle uses it. Otherwise it is only kept for a minimum time, or is
-    /// being released.
-    pub(super) fn is_used(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0
+    /// Returns this hold, with a count of its handles in use.
+    pub(super) fn with_users(mut self, users: Arc<AtomicUsize>) -> Hold {
+        self.users = Some(users);
+        self
     }
 
     /// Returns this hold with `end` as the signal of its end.

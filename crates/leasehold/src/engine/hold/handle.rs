@@ -30,7 +30,9 @@ pub(crate) struct HoldHandle {
 
 impl HoldHandle {
     pub(crate) fn new(hold: Arc<Hold>) -> HoldHandle {
-        hold.users.fetch_add(1, Ordering::SeqCst);
+        if let Some(users) = &hold.users {
+            users.fetch_add(1, Ordering::SeqCst);
+        }
         HoldHandle { hold: Some(hold), is_used: true, keep_until: Moment::START, end: OnceLock::new() }
     }
 
@@ -110,8 +112,10 @@ impl HoldHandle {
     }
 
     fn leave(&mut self) {
-        if std::mem::take(&mut self.is_used) {
-            self.hold().users.fetch_sub(1, Ordering::SeqCst);
+        if std::mem::take(&mut self.is_used)
+            && let Some(users) = &self.hold().users
+        {
+            users.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
