@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::backend::{
     Backend, Claim, Failure, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource,
     ResourceSummary, Snapshot, SnapshotVersion, Step,
@@ -63,6 +65,23 @@ async fn unanswered_request_is_withdrawn_when_another_client_holds() {
     tokio::time::sleep(TTL).await;
     assert_eq!(wire.calls(Verb::Release), 1);
     held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_that_is_granted_to_a_client_that_closed_is_not_accepted() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (from, to) = (open(), open());
+    let token = from.mutex("job").lock().await.unwrap().transfer().await.unwrap();
+    let mutex = to.mutex("job");
+    let mut accepts = pin!(mutex.accept_transfer(&token));
+    assert!((&mut accepts).now_or_never().is_none());
+    // It is granted without a further poll.
+    tokio::time::sleep(TTL).await;
+    assert!(to.close(TTL).await);
+    assert_eq!(accepts.await.unwrap_err().kind(), ErrorKind::Closed);
+    from.mutex("job").try_lock().await.unwrap().expect("it is released").release().await.unwrap();
 }
 
 /// The memory store, whose grants have a proof.
