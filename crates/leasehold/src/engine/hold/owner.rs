@@ -35,6 +35,9 @@ use crate::mutant::mutant;
 /// some time yet](crate::Lock::min_hold), is granted to its owner at once; an owner that asks for more of
 /// it waits for the end of that time.
 ///
+/// While one task of an owner waits for a lock, its other tasks wait for that task. A future that waits and is
+/// neither polled nor dropped holds them up, even once the lock was granted.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
