@@ -4,17 +4,19 @@
 
 mod common;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Store, ms, settles};
+use futures_util::FutureExt;
 use leasehold::backend::{
     Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
     SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Owner, Tuning};
+use leasehold::{Client, ErrorKind, LossCause, Owner, TokioClock, Tuning};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -65,6 +67,56 @@ async fn late_grants_far_apart_do_not_report_a_slow_store() {
     let guard = waits.await.unwrap().expect("the store answered at once in between");
     guard.release().await.unwrap();
     settles(&other, "job").await;
+}
+
+/// Opens two clients of one store in virtual time, the first over a wire that can fail.
+fn in_virtual_time() -> (Client, Arc<Fault>, Client) {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let wire = Arc::new(Fault::over(store.clone()));
+    let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
+    (open(wire.clone()), wire, open(store))
+}
+
+#[tokio::test(start_paused = true)]
+async fn grant_whose_lease_ends_before_its_caller_is_polled_is_lost_at_once() {
+    let (locks, wire, other) = in_virtual_time();
+    let held = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job").ttl(ms(1_000));
+    let mut unpolled = pin!(mutex.lock());
+    assert!((&mut unpolled).now_or_never().is_none());
+    common::waiting(&other, "job", 1).await;
+    wire.set(Verb::Renew, Mode::Hang);
+    held.release().await.unwrap();
+    common::held(&other, "job").await;
+    let next = other.mutex("job").lock().await.unwrap();
+    let late = unpolled.await.unwrap();
+    assert!(late.check().unwrap_err().is_lost());
+    assert_eq!(late.lost().now_or_never(), Some(LossCause::Expired));
+    assert_eq!(late.remaining(), Duration::ZERO);
+    assert!(late.run(async { panic!("no work is done") }).await.unwrap_err().is_lost());
+    assert!(late.release().await.unwrap_err().is_lost());
+    next.check().unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn grant_that_arrives_shortly_before_its_lease_ends_is_renewed_in_time() {
+    let (locks, wire, other) = in_virtual_time();
+    for late in [900, 950, 980, 986, 987, 988, 989, 1_000] {
+        wire.set(Verb::Contend, Mode::LateReply(ms(late)));
+        let mutex = locks.mutex("job").ttl(ms(1_000));
+        let waits = tokio::spawn(async move { mutex.lock().await });
+        common::held(&other, "job").await;
+        wire.set(Verb::Contend, Mode::Pass);
+        let guard = waits.await.unwrap().unwrap();
+        assert!(!guard.remaining().is_zero(), "it came {late} ms late");
+        for _ in 0..300 {
+            tokio::time::sleep(ms(10)).await;
+            guard.check().unwrap_or_else(|lost| panic!("it came {late} ms late: {lost}"));
+        }
+        guard.release().await.unwrap();
+    }
 }
 
 /// The memory store, on a server that counts in whole seconds.

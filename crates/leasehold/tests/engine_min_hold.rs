@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Owner};
+use futures_util::FutureExt;
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, Owner, TokioClock};
 
 const MINIMUM: Duration = Duration::from_millis(150);
 
@@ -50,4 +53,30 @@ async fn at_least_owner_re_enters_and_a_closed_client_does_not_wait() {
     let began = Instant::now();
     assert!(locks.close(Duration::from_secs(20)).await);
     assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn minimum_hold_of_one_guard_of_an_owner_outlasts_the_release_of_another() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (locks, other) = (open(), open());
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").owner(&owner);
+    let kept = mutex.clone().min_hold(MINIMUM);
+    for is_nested in [true, false] {
+        let (began, later) = (tokio::time::Instant::now(), Duration::from_millis(50));
+        let outer = kept.lock().await.unwrap();
+        tokio::time::sleep(later).await;
+        let (dropped, released, least) = if is_nested {
+            (kept.lock().await.unwrap(), outer, later + MINIMUM)
+        } else {
+            (outer, mutex.lock().await.unwrap(), MINIMUM)
+        };
+        drop(dropped);
+        released.release().await.unwrap();
+        assert!(began.elapsed() >= least, "{:?}", began.elapsed());
+        let free = other.mutex("job").try_lock().now_or_never().expect("this store decides at once");
+        free.unwrap().expect("it is released when the call returns").release().await.unwrap();
+    }
 }

@@ -2,12 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use leasehold::backend::{
+    Backend, Claim, Failure, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Guard, Result, TokioClock, Tuning};
+use leasehold::{Client, ErrorKind, Guard, Owner, Result, TokioClock, Tuning};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(1);
@@ -59,4 +65,109 @@ async fn unanswered_request_is_withdrawn_when_another_client_holds() {
     tokio::time::sleep(TTL).await;
     assert_eq!(wire.calls(Verb::Release), 1);
     held.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_that_is_granted_to_a_client_that_closed_is_not_accepted() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (from, to) = (open(), open());
+    let token = from.mutex("job").lock().await.unwrap().transfer().await.unwrap();
+    let mutex = to.mutex("job");
+    let mut accepts = pin!(mutex.accept_transfer(&token));
+    assert!((&mut accepts).now_or_never().is_none());
+    // It is granted without a further poll.
+    tokio::time::sleep(TTL).await;
+    assert!(to.close(TTL).await);
+    assert_eq!(accepts.await.unwrap_err().kind(), ErrorKind::Closed);
+    from.mutex("job").try_lock().await.unwrap().expect("it is released").release().await.unwrap();
+}
+
+/// The memory store, whose grants have a proof.
+#[derive(Debug)]
+struct Proving(MemoryBackend);
+
+#[async_trait::async_trait]
+impl Backend for Proving {
+    fn profile(&self) -> &Profile {
+        self.0.profile()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.0.registers()
+    }
+
+    fn supports_transfer(&self) -> bool {
+        self.0.supports_transfer()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        match self.0.contend(claim, patience).await? {
+            Step::Granted(grant) => Ok(Step::Granted(grant.proof(Proof::of("a condition")))),
+            busy => Ok(busy),
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.0.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.0.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.0.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.0.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_is_refused_if_another_guard_of_the_owner_takes_the_proof_meanwhile() {
+    let clock = Arc::new(TokioClock::new());
+    let wire = Arc::new(Fault::over(Arc::new(Proving(MemoryBackend::with_clock(clock.clone())))));
+    let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").owner(&owner);
+    for takes in [false, true] {
+        let guard = mutex.lock().await.unwrap();
+        wire.set(Verb::Swap, Mode::Hang);
+        let before = wire.calls(Verb::Swap);
+        let transfers = tokio::spawn(guard.transfer());
+        while wire.calls(Verb::Swap) == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let again = mutex.lock().await.unwrap();
+        if takes {
+            assert!(!again.proof().is_none());
+        }
+        again.release().await.unwrap();
+        wire.set(Verb::Swap, Mode::Pass);
+        let transferred = transfers.await.unwrap();
+        if takes {
+            let error = transferred.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("its proof was taken"), "{error}");
+        } else {
+            let accepted = locks.mutex("job").accept_transfer(&transferred.unwrap()).await;
+            accepted.unwrap().release().await.unwrap();
+        }
+        // Either way it is released, and not left to its lease.
+        let free = locks.mutex("job").try_lock_for(Duration::from_secs(1)).await;
+        free.unwrap().unwrap().release().await.unwrap();
+    }
 }

@@ -8,8 +8,9 @@ pub(super) mod owner;
 pub(super) mod pending_grant;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio_util::sync::CancellationToken;
@@ -35,8 +36,10 @@ pub(crate) struct Hold {
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
     /// then its end is not reported either.
     is_reported: AtomicBool,
-    /// The number of its handles in use.
-    pub(super) users: AtomicUsize,
+    /// The number of its handles in use, if an owner holds it.
+    pub(super) users: Option<Arc<AtomicUsize>>,
+    /// The earliest time at which it may be released, in nanoseconds of the clock.
+    keep_until: AtomicU64,
     /// The end of its last handle, where something listens for it.
     end: Option<Arc<End>>,
 }
@@ -89,8 +92,8 @@ impl End {
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: Passed) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
-        let (is_reported, users) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Hold { engine, held: Some(held), passed, since, is_reported, users, end: None }
+        let (is_reported, keep_until) = (AtomicBool::new(false), AtomicU64::new(0));
+        Hold { engine, held: Some(held), passed, since, is_reported, users: None, keep_until, end: None }
     }
 
     /// Returns the granted claim.
@@ -107,10 +110,15 @@ impl Hold {
         &self.engine
     }
 
-    /// Returns `true` if a handle uses it. Otherwise it is only kept for a minimum time, or is
-    /// being released.
+    /// Returns this hold, with a count of its handles in use.
+    pub(super) fn with_users(mut self, users: Arc<AtomicUsize>) -> Hold {
+        self.users = Some(users);
+        self
+    }
+
+    /// Returns `true` if a handle of an owner uses it.
     pub(super) fn is_used(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0
+        self.users.as_ref().is_some_and(|users| users.load(Ordering::SeqCst) > 0)
     }
 
     /// Returns this hold with `end` as the signal of its end.
@@ -204,12 +212,22 @@ impl Hold {
         self.engine.clock().now()
     }
 
-    /// Waits until `moment`, but no longer than the lock is held and the client is open.
-    pub(crate) async fn stay_until(&self, moment: Moment) {
-        if moment == Moment::START {
-            return;
+    /// Keeps it until at least `moment`, even if all of its handles end earlier.
+    pub(crate) fn keep_until(&self, moment: Moment) {
+        self.keep_until.fetch_max(moment.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Returns the time for which it is to be kept without a handle.
+    pub(super) fn left_to_keep(&self) -> Duration {
+        match self.keep_until.load(Ordering::SeqCst) {
+            0 => Duration::ZERO,
+            end => self.now().until(Moment::from_nanos(end)),
         }
-        let left = self.now().until(moment);
+    }
+
+    /// Waits for the time for which it is to be kept, but no longer than the lock is held and the client is open.
+    pub(super) async fn stay(&self) {
+        let left = self.left_to_keep();
         if left.is_zero() {
             return;
         }
@@ -220,10 +238,10 @@ impl Hold {
         }
     }
 
-    /// Keeps it until `moment`, without blocking the caller.
-    pub(crate) fn stay(self: Arc<Self>, moment: Moment) {
+    /// Does the same without blocking the caller, and ends this reference then.
+    pub(super) fn stay_behind(self: Arc<Self>) {
         let engine = self.engine.clone();
-        engine.spawn(async move { self.stay_until(moment).await });
+        engine.spawn(async move { self.stay().await });
     }
 
     /// Releases it. Returns the state in which it ended, and the outcome. The release happens even if the future is

@@ -43,6 +43,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     pub(crate) proof: Proof,
     pub(crate) granted_at: Moment,
+    /// The time from which its first term counts. It lies before the grant by as much as the answer took.
+    pub(crate) began_at: Moment,
     fence: Option<Fence>,
     clock: Arc<dyn Clock>,
     events: EventSink,
@@ -114,6 +116,13 @@ impl Term {
         }
     }
 
+    fn beginning(self, asked_at: Moment, now: Moment) -> Moment {
+        match self {
+            Term::Lease { .. } => asked_at,
+            Term::Session => now,
+        }
+    }
+
     fn end(self, asked_at: Moment) -> Moment {
         match self {
             Term::Lease { relied_on, .. } => asked_at.after(relied_on),
@@ -141,6 +150,7 @@ impl Lease {
             claim,
             proof: grant.proof.clone(),
             granted_at: now,
+            began_at: term.beginning(grant.asked_at, now),
             fence: grant.fence,
             clock,
             events,

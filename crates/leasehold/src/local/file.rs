@@ -111,14 +111,14 @@ use transaction::{Attempt, Break, Force};
 /// # Does not promise
 /// Locks do not reach other machines: network file systems are refused. Users that may write to the
 /// directory are not stopped: removing a file of a held claim frees it, and its holder learns of that
-/// only with its next renewal. Fences may not rise over the removal of a resource's directory. In a
-/// store on tmpfs they do not outlive a restart of the machine, nor in a container's own layer
-/// (overlayfs) the container, and the profile says so; those of a new store begin at the wall clock,
-/// above those of the last one unless that was set back. A process which was forked without exec does
-/// not release its locks: a child has a copy of its parent's descriptors, and the claim lives until both
-/// have ended. A waiter that is stopped keeps its place, and the waiters behind it wait until it
-/// continues or ends. After a fork by a bare system call, which nothing counts, this also applies to locks
-/// that are acquired later under a name that was used before.
+/// only with its next renewal. Fences may not rise over the removal of a resource's directory, and are
+/// repeated if an older copy of its files is put in their place. In a store on tmpfs they do not outlive a
+/// restart of the machine, nor in a container's own layer (overlayfs) the container, and the profile says
+/// so; those of a new store begin at the wall clock, above those of the last one unless that was set back.
+/// A process which was forked without exec does not release its locks: a child has a copy of its parent's
+/// descriptors, and the claim lives until both have ended. A waiter that is stopped keeps its place, and
+/// the waiters behind it wait until it continues or ends. After a fork by a bare system call, which
+/// nothing counts, this also applies to locks that are acquired later under a name that was used before.
 ///
 /// # Cancel safety
 /// The futures may be dropped, but a claim whose `contend` was dropped keeps its place until it is

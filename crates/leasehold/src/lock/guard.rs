@@ -59,7 +59,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub(crate) fn new(mut hold: HoldHandle, terms: LockOptions) -> Guard {
+    pub(crate) fn new(hold: HoldHandle, terms: LockOptions) -> Guard {
         if !terms.min_hold.is_zero() {
             let end = hold.now().after(terms.min_hold);
             hold.keep_until(end);
@@ -244,7 +244,8 @@ impl Guard {
     /// Releases the lock and waits until the server confirms the release. If a
     /// [minimum time to hold](crate::Lock::min_hold) is set, it first waits until that time is over.
     ///
-    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, only this guard ends.
+    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, only this guard ends, at once.
+    /// The last of them then waits for the minimum times of all.
     ///
     /// # Cancel safety
     /// The lock is released even if the future is dropped.

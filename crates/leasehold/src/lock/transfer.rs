@@ -91,9 +91,7 @@ impl Guard {
             return Err(held_twice(&resource));
         }
         if hold.held().is_pinned() {
-            let text = "its proof was taken, and a condition on that proof would hold for the next holder as well: \
-                        release the lock, or transfer a lock whose proof was not taken";
-            return Err(Error::new(ErrorKind::Invalid, OP_TRANSFER, text).on(&resource));
+            return Err(proof_taken(&resource));
         }
         self.check().map_err(|error| error.with_op(OP_TRANSFER))?;
         let notices = ControlRegister::of(&engine, &resource, OP_TRANSFER)?;
@@ -102,6 +100,10 @@ impl Guard {
         notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
         // Nothing waits from here on, so the transfer is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
+        // Another guard of the owner may have come and gone meanwhile.
+        if hold.held().is_pinned() {
+            return Err(proof_taken(&resource));
+        }
         let transferred = hold.transfer_out().map_err(|cause| Error::lost(OP_TRANSFER, cause, &resource))?;
         Ok(TransferToken {
             resource,
@@ -252,6 +254,12 @@ async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
 
 fn held_twice(resource: &Resource) -> Error {
     let text = "its owner holds it more than once; release the others first";
+    Error::new(ErrorKind::Invalid, OP_TRANSFER, text).on(resource)
+}
+
+fn proof_taken(resource: &Resource) -> Error {
+    let text = "its proof was taken, and a condition on that proof would hold for the next holder as well: \
+                release the lock, or transfer a lock whose proof was not taken";
     Error::new(ErrorKind::Invalid, OP_TRANSFER, text).on(resource)
 }
 

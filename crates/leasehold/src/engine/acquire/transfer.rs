@@ -94,8 +94,9 @@ impl Engine {
         // long.
         tokio::select! {
             biased;
-            outcome = receiver => outcome.unwrap_or_else(|_| Err(closed())),
+            // First: what was granted while the client closed is lost by now, and is released by its drop.
             () = self.closed.cancelled() => Err(closed()),
+            outcome = receiver => outcome.unwrap_or_else(|_| Err(closed())),
         }
     }
 }

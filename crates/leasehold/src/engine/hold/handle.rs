@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use leasehold_core::{LossCause, Moment};
+use leasehold_core::LossCause;
 
 use crate::engine::hold::{End, Hold};
 use crate::engine::lease::State;
@@ -22,21 +22,16 @@ pub(crate) struct HoldHandle {
     /// The hold; `None` once this handle has ended.
     hold: Option<Arc<Hold>>,
     is_used: bool,
-    /// The earliest time at which the hold may be released.
-    keep_until: Moment,
     /// The end of this handle, where something listens for it.
     end: OnceLock<Arc<End>>,
 }
 
 impl HoldHandle {
     pub(crate) fn new(hold: Arc<Hold>) -> HoldHandle {
-        hold.users.fetch_add(1, Ordering::SeqCst);
-        HoldHandle { hold: Some(hold), is_used: true, keep_until: Moment::START, end: OnceLock::new() }
-    }
-
-    /// Keeps the hold until at least `moment`, even if this handle ends earlier.
-    pub(crate) fn keep_until(&mut self, moment: Moment) {
-        self.keep_until = moment;
+        if let Some(users) = &hold.users {
+            users.fetch_add(1, Ordering::SeqCst);
+        }
+        HoldHandle { hold: Some(hold), is_used: true, end: OnceLock::new() }
     }
 
     /// Returns `true` if the hold has no other handle and nothing else keeps it.
@@ -69,14 +64,16 @@ impl HoldHandle {
         move || end.cause.get().is_some()
     }
 
-    /// Ends this handle once the minimum time of its hold is over, and releases the hold if this was its
-    /// last handle. Returns the state in which it ended, and the outcome of the release.
+    /// Ends this handle. If it was the last one, releases the hold once its minimum time is over. Returns the
+    /// state in which it ended, and the outcome of the release.
     ///
     /// Cancel safe: a dropped future leaves the rest to be done in the background.
     pub(crate) async fn release(mut self) -> (State, Option<Released>) {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
-        self.hold().stay_until(self.keep_until).await;
+        if !self.hold().is_used() {
+            self.hold().stay().await;
+        }
         let held = self.held().clone();
         match self.into_hold() {
             Some(hold) => {
@@ -110,8 +107,10 @@ impl HoldHandle {
     }
 
     fn leave(&mut self) {
-        if std::mem::take(&mut self.is_used) {
-            self.hold().users.fetch_sub(1, Ordering::SeqCst);
+        if std::mem::take(&mut self.is_used)
+            && let Some(users) = &self.hold().users
+        {
+            users.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
@@ -139,13 +138,15 @@ impl Drop for HoldHandle {
         }
         self.leave();
         let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
-        if hold.now().until(self.keep_until).is_zero() {
+        // As long as another handle uses the hold, that one keeps it: a reference that stays behind would make it not
+        // the last one.
+        if hold.is_used() || hold.left_to_keep().is_zero() {
             drop(Self::last(hold, end));
             return;
         }
         if let Some(end) = end {
             end.signal(hold.held().state());
         }
-        hold.stay(self.keep_until);
+        hold.stay_behind();
     }
 }

@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use leasehold_core::Resource;
 use leasehold_core::deadlock::{HOLDS_MAX, Tag};
+use leasehold_core::{Resource, Share};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::engine::Engine;
@@ -17,7 +17,7 @@ use crate::engine::Want;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
-use crate::engine::lease::State;
+use crate::engine::lease::{Lease, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -34,6 +34,9 @@ use crate::mutant::mutant;
 /// The guards from before stay lost. A lock whose guards have all been dropped, and that is kept [for
 /// some time yet](crate::Lock::min_hold), is granted to its owner at once; an owner that asks for more of
 /// it waits for the end of that time.
+///
+/// While one task of an owner waits for a lock, its other tasks wait for that task. A future that waits and is
+/// neither polled nor dropped holds them up, even once the lock was granted.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -91,7 +94,7 @@ impl Owner {
 pub(crate) struct Owners {
     slots: Mutex<Table<(u64, Resource), Arc<Slot>>>,
     /// The same holds by owner. Reading a slot would need its lock, and so disturb a `try_` on it.
-    held: Mutex<Table<u64, Vec<Weak<Hold>>>>,
+    held: Mutex<Table<u64, Vec<Owned>>>,
 }
 
 /// A map from which unused entries are removed now and then.
@@ -120,7 +123,47 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
 /// The hold of one owner on one resource. It is locked during an acquisition, so that two tasks of the
 /// owner share one claim.
-type Slot = AsyncMutex<Weak<Hold>>;
+type Slot = AsyncMutex<Owned>;
+
+/// A hold as the tasks of its owner look at it.
+///
+/// A look makes no reference to the hold itself: a handle that ended meanwhile would not be the last one, so its
+/// release would return before the claim has ended.
+#[derive(Clone, Default)]
+struct Owned {
+    hold: Weak<Hold>,
+    /// The lease, which another hold may have by now.
+    lease: Weak<Lease>,
+    users: Arc<AtomicUsize>,
+}
+
+impl Owned {
+    /// Begins to share a hold among the tasks of its owner.
+    fn new(hold: Hold) -> (Arc<Hold>, Owned) {
+        let (lease, users) = (Arc::downgrade(hold.held()), Arc::default());
+        let hold = Arc::new(hold.with_users(Arc::clone(&users)));
+        (hold.clone(), Owned { hold: Arc::downgrade(&hold), lease, users })
+    }
+
+    /// Returns `true` if the hold has not ended.
+    fn is_there(&self) -> bool {
+        self.hold.strong_count() > 0
+    }
+
+    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for a minimum time, or is
+    /// being released.
+    fn is_used(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
+    /// Returns the lease, if the hold has not ended and is not lost.
+    fn lease(&self) -> Option<Arc<Lease>> {
+        let is_held = |lease: &Arc<Lease>| {
+            mutant!("an owner has what is lost") || !matches!(lease.state(), State::Lost(_))
+        };
+        self.lease.upgrade().filter(|_| self.is_there()).filter(is_held)
+    }
+}
 
 impl Owners {
     pub(crate) async fn acquire(
@@ -147,47 +190,42 @@ impl Owners {
             }
         };
         // A lost hold counts as absent: the server decides on the new request.
-        let is_held = |hold: &Arc<Hold>| {
-            mutant!("an owner has what is lost") || !matches!(hold.held().state(), State::Lost(_))
-        };
-        if let Some(hold) = held.upgrade().filter(is_held) {
-            if hold.held().claim.share.covers(want.share) {
-                return Ok(Some(HoldHandle::new(hold)));
-            }
-            // A hold without users that is only kept for a minimum time ends by itself, so it can be
-            // waited for.
-            if hold.is_used() || mutant!("an owner waits for what it let go of") {
-                return Err(would_wait_for_itself(&hold, &want));
+        if let Some(lease) = held.lease() {
+            if lease.claim.share.covers(want.share) {
+                // It may have ended since the look.
+                if let Some(hold) = held.hold.upgrade() {
+                    return Ok(Some(HoldHandle::new(hold)));
+                }
+            } else if held.is_used() || mutant!("an owner waits for what it let go of") {
+                // A hold without users that is only kept for a minimum time ends by itself, so it can be
+                // waited for.
+                return Err(would_wait_for_itself(lease.claim.share, &want));
             }
         }
-        let hold = engine.acquire_unowned(want, deadline, priority).await?.map(Arc::new);
-        if let Some(hold) = &hold {
-            *held = Arc::downgrade(hold);
-            self.note(owner, hold);
-        }
-        Ok(hold.map(HoldHandle::new))
+        let Some(hold) = engine.acquire_unowned(want, deadline, priority).await? else { return Ok(None) };
+        let (hold, owned) = Owned::new(hold);
+        *held = owned.clone();
+        self.note(owner, owned);
+        Ok(Some(HoldHandle::new(hold)))
     }
 
-    fn note(&self, owner: &Owner, hold: &Arc<Hold>) {
-        let is_there = |hold: &Weak<Hold>| hold.strong_count() > 0;
+    fn note(&self, owner: &Owner, owned: Owned) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.sweep(|holds| holds.iter().any(is_there));
+        held.sweep(|holds| holds.iter().any(Owned::is_there));
         let holds = held.entries.entry(owner.0.number).or_default();
-        holds.retain(is_there);
-        holds.push(Arc::downgrade(hold));
+        holds.retain(Owned::is_there);
+        holds.push(owned);
     }
 
     /// Returns the claims that an owner holds now, its own and those that it inherited, as far as an
     /// announcement has room for them.
     pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds: Vec<Arc<Hold>> =
-            held.entries.get(&owner.0.number).into_iter().flatten().filter_map(Weak::upgrade).collect();
-        // A hold whose last handle is dropped here releases itself, which needs this lock to be free.
+        let holds = held.entries.get(&owner.0.number).cloned().unwrap_or_default();
+        // A lease whose last reference is dropped below, and its clock, are not called under the lock.
         drop(held);
-        let is_held = |hold: &&Arc<Hold>| hold.is_used() && !matches!(hold.held().state(), State::Lost(_));
-        let mut tags: Vec<Tag> =
-            holds.iter().filter(is_held).map(|hold| Tag::of(hold.held().claim.id)).collect();
+        let used = holds.iter().filter(|owned| owned.is_used()).filter_map(Owned::lease);
+        let mut tags: Vec<Tag> = used.map(|lease| Tag::of(lease.claim.id)).collect();
         tags.sort_unstable();
         tags.extend(&owner.0.inherited);
         tags.truncate(HOLDS_MAX);
@@ -196,18 +234,15 @@ impl Owners {
 
     fn slot(&self, owner: &Owner, resource: &Resource) -> Arc<Slot> {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.sweep(|slot| {
-            Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
-        });
+        slots.sweep(|slot| Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.is_there()));
         slots.entries.entry((owner.0.number, resource.clone())).or_default().clone()
     }
 }
 
-fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
+fn would_wait_for_itself(has: Share, want: &Want) -> Error {
     let text = format!(
-        "this owner holds it as {}, so a request for {} would wait for itself; release it first, or \
+        "this owner holds it as {has}, so a request for {} would wait for itself; release it first, or \
          request the larger share from the start",
-        hold.held().claim.share,
         want.share
     );
     Error::new(ErrorKind::Deadlock, "lock", text).on(&want.resource)

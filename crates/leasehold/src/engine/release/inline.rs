@@ -18,6 +18,8 @@ use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
 
+use crate::panics::contained;
+
 /// A release under way. Its output says whether the server answered.
 pub(crate) type ReleaseFuture = BoxFuture<'static, bool>;
 
@@ -83,13 +85,15 @@ impl InlineRelease {
             *self.stage() = Stage::Left;
             return Poll::Ready(());
         };
-        let polled = {
-            let _entered = self.runtime.enter();
-            release.as_mut().poll(context)
+        // A thread that is ending cannot enter it, and leaves the release to the reaper.
+        let entered = contained(|| self.runtime.enter());
+        let polled = match &entered {
+            Some(_) => release.as_mut().poll(context),
+            None => Poll::Pending,
         };
         let mut stage = self.stage();
         // If `detach` was called during the poll, the release is passed on here.
-        let detach_wanted = matches!(*stage, Stage::Polling { detach_wanted: true });
+        let detach_wanted = entered.is_none() || matches!(*stage, Stage::Polling { detach_wanted: true });
         if polled.is_pending() && !detach_wanted {
             *stage = Stage::Parked(release);
             return Poll::Pending;
@@ -128,6 +132,8 @@ impl Drop for InlineReleaseFuture {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use futures_util::FutureExt;
     use tokio::sync::{mpsc, oneshot};
@@ -195,6 +201,35 @@ mod tests {
         wanted.send(inline.clone()).unwrap();
         InlineReleaseFuture(inline).await;
         assert!(adopted.try_recv().is_ok());
+    }
+
+    thread_local! {
+        static LAST: RefCell<Option<LastAct>> = const { RefCell::new(None) };
+    }
+
+    /// Polls a release when its thread ends.
+    struct LastAct(InlineReleaseFuture, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for LastAct {
+        fn drop(&mut self) {
+            self.1.send((&mut self.0).now_or_never().is_some()).unwrap();
+        }
+    }
+
+    /// A panic there ends the process.
+    #[tokio::test]
+    async fn inline_release_polled_in_a_thread_that_is_ending_is_resumed() {
+        let (inline, end, mut adopted) = inline();
+        let ((polled, is_over), handle) = (std::sync::mpsc::channel(), Handle::current());
+        let ends = std::thread::spawn(move || {
+            LAST.set(Some(LastAct(InlineReleaseFuture(inline), polled)));
+            // What a thread uses later is destroyed first.
+            drop(handle.enter());
+        });
+        ends.join().unwrap();
+        assert!(is_over.recv().unwrap());
+        end.send(()).unwrap();
+        assert!(adopted.recv().await.unwrap().await);
     }
 
     /// Threads that poll it and that detach it meet at any point: it is taken over in each case.

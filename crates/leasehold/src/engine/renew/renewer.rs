@@ -78,7 +78,7 @@ impl Renewer {
     /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
     /// claim is then lost.
     pub(crate) fn watch(&self, lease: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
-        let due = next_due(lease, lease.granted_at, self.renew_at);
+        let due = next_due(lease, lease.began_at, self.renew_at);
         if !self.inbox.watch(lease.clone(), due) {
             lease.lose(LossCause::Closed);
             return false;
@@ -321,7 +321,7 @@ impl Watchdog {
     fn start_timer(&mut self, lease: Arc<Lease>) {
         let id = lease.claim.id;
         drop(self.forget(id));
-        let due = next_due(&lease, lease.granted_at, self.renew_at);
+        let due = next_due(&lease, lease.began_at, self.renew_at);
         // A loss that only the backend saw counts at once, regardless of the clock.
         let next_check = if let State::Lost(_) = lease.state() { Moment::START } else { due };
         self.timers.insert(id, LeaseTimer { lease, due, requests: RenewalRequests::default() });

@@ -1,6 +1,7 @@
 //! The directory of the whole store: made, and judged before anything in it is trusted.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use rustix::fs::Mode;
 
 use super::config::{FileConfig, Network};
 use super::directory::{self, errno};
-use super::failure::{cannot, denied, unsupported};
+use super::failure::{cannot, denied, foreign, unsupported};
 
 /// The verified directory of a store, and the way to create files in it.
 #[derive(Debug)]
@@ -126,25 +127,27 @@ impl Root {
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let node = rustix::system::uname();
         let this = format!("{} {}\n", id.trim(), node.nodename().to_string_lossy());
-        let made = fs::File::create_new(&path).and_then(|mut file| {
-            use std::io::Write;
-            file.write_all(this.as_bytes())
-        });
-        match made {
-            Ok(()) => Ok(()),
-            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {
-                match fs::read_to_string(&path) {
-                    Ok(found) if found == this => Ok(()),
-                    Ok(_) => Err(unsupported(
-                        &path,
-                        "says that another machine uses this store, and files cannot keep two machines \
-                         apart: use a lock server, or remove the file once the other machine no longer \
-                         uses the store",
-                    )),
-                    Err(cause) => Err(cannot("read", &path, errno(&cause))),
-                }
+        let found = match fs::read_to_string(&path) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                write_whole(&path, &this).map_err(|cause| cannot("create", &path, errno(&cause)))?;
+                directory::sync(&self.path)?;
+                // That of another process, if that was first.
+                fs::read_to_string(&path)
             }
-            Err(cause) => Err(cannot("create", &path, errno(&cause))),
+            found => found,
+        };
+        match found.map_err(|cause| cannot("read", &path, errno(&cause)))? {
+            found if found == this => Ok(()),
+            found if found.ends_with('\n') => Err(unsupported(
+                &path,
+                "says that another machine uses this store, and files cannot keep two machines apart: use a \
+                 lock server, or remove the file once the other machine no longer uses the store",
+            )),
+            _ => Err(foreign(
+                &path,
+                "is empty or cut off, so it does not say which machine uses this store: remove it once no machine \
+                 uses the store",
+            )),
         }
     }
 }
@@ -166,6 +169,24 @@ fn is_plain(byte: u8) -> bool {
 
 /// Leaves space under the 255 bytes that a file name may have.
 const MAX_NAME: usize = 200;
+
+/// Makes a file as a whole, durably. Leaves one that exists.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let number = crate::random::u64().map_err(|error| std::io::Error::other(error.to_string()))?;
+    let temporary = path.with_extension(format!("{number:016x}"));
+    let written = fs::File::create_new(&temporary).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        // A rename would replace the file of a process that was first. A file system with FIFOs has links as well.
+        match fs::hard_link(&temporary, path) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    });
+    // The space is needed; what is left after a crash has no meaning.
+    drop(fs::remove_file(&temporary));
+    written
+}
 
 /// Returns the id of this boot. Data that the kernel wrote to files before a restart may be lost, so a
 /// ledger is valid only on the boot that wrote it.
@@ -264,10 +285,40 @@ mod tests {
         assert_eq!(forced.medium(), Medium::Network);
         // The file that binds it is no resource.
         assert!(super::super::inspect::list(&forced, "", None, 10).unwrap().is_empty());
+        let own = fs::read_to_string(base.path().join("Machine")).unwrap();
         for name in ["Machine", "machine"] {
             fs::write(base.path().join(name), "other\n").unwrap();
             assert_eq!(forced.set_medium(NFS).unwrap_err().kind, FailureKind::Unsupported, "{name}");
+            // It may be that of another machine, so it is left as it is.
+            for cut in [0, 1, own.len() - 1] {
+                fs::write(base.path().join(name), &own[..cut]).unwrap();
+                let refused = forced.set_medium(NFS).unwrap_err();
+                assert_eq!(refused.kind, FailureKind::Foreign, "{refused}");
+                assert!(refused.detail().contains("is empty or cut off"), "{refused}");
+                assert_eq!(fs::read_to_string(base.path().join(name)).unwrap(), own[..cut]);
+            }
             fs::remove_file(base.path().join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn network_store_is_bound_by_one_of_many_processes_that_open_it_together() {
+        let base = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let path = base.path().join(round.to_string());
+            fs::create_dir(&path).unwrap();
+            let root = Root::open(FileConfig::new(&path).network(Network::Force)).unwrap();
+            let start = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                let open = || {
+                    start.wait();
+                    root.bind_to_this_machine()
+                };
+                let opened: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+                opened.into_iter().for_each(|opened| opened.join().unwrap().unwrap());
+            });
+            let files: Vec<_> = fs::read_dir(&path).unwrap().map(|file| file.unwrap().file_name()).collect();
+            assert_eq!(files, ["Machine"]);
         }
     }
 }
