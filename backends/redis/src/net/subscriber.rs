@@ -385,7 +385,14 @@ async fn serve(shared: &Shared, mut conn: PubSubConn, target: &Target) -> Ended 
             // The new primary sends its notifications on a connection of its own.
             () = source.superseded(target) => return broken,
             () = timer::at(overdue) => return broken,
-            _ = maintenance.tick() => maintain(shared, &mut conn, &mut subscribed).await,
+            _ = maintenance.tick() => {
+                if conn.scope() != shared.scope {
+                    // A server before 7.0 does not end the subscription when the slot goes to another one, as to a
+                    // newer one in an upgrade, whose messages do not reach it.
+                    source.report_stale(target);
+                }
+                maintain(shared, &mut conn, &mut subscribed).await
+            }
         };
         if served.is_err() {
             return broken;
@@ -426,6 +433,13 @@ fn dispatch(shared: &Shared, event: PubSubEvent, subscribed: &mut Subscribed, ta
                 State::Refused(error::of_answer(&reason, &target.endpoint.to_string()))
             };
             shared.set(&channels, &state);
+        }
+        PubSubEvent::Widened(channels) => {
+            for channel in &channels {
+                subscribed.remove(channel);
+            }
+            shared.registry().pending.extend(channels);
+            shared.work.notify_one();
         }
         PubSubEvent::Pong => {}
     }
@@ -486,6 +500,8 @@ fn parse(payload: &[u8]) -> Notification {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
     use crate::config::RedisConfig;
     use crate::net::endpoint::{Fixed, Source};
@@ -526,6 +542,31 @@ mod tests {
             &target,
         );
         assert!(!source.is_current(&target) && !late.is_active() && subscribed.is_empty());
+    }
+
+    /// It does not end subscriptions of slots that go to other servers.
+    #[tokio::test(start_paused = true)]
+    async fn the_slots_of_a_server_without_channels_of_slots_are_looked_up_regularly() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let target = source.target().await.unwrap();
+        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source.clone())), ChannelScope::Slot);
+        let shared = subscriber.shared.clone();
+        let subscription = shared
+            .registry()
+            .channels
+            .entry("c".to_owned())
+            .or_insert_with(Channel::new)
+            .subscribe(&shared, "c");
+        let (client, mut server) = tokio::io::duplex(1024);
+        let replies = b"-ERR unknown command `SSUBSCRIBE`, \r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+        server.write_all(replies).await.unwrap();
+        let conn = PubSubConn::new(Box::new(client), ChannelScope::Slot, 4 * MAINTENANCE_INTERVAL);
+        let begun = Instant::now();
+        assert_eq!(serve(&shared, conn, &target).await, Ended::Broken);
+        assert!(begun.elapsed() < 2 * MAINTENANCE_INTERVAL, "after {:?}", begun.elapsed());
+        assert!(!source.is_current(&target), "its view was reported as stale");
+        assert!(subscription.is_active());
     }
 
     #[test]
