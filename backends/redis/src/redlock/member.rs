@@ -206,6 +206,7 @@ impl Member for RedisNode {
                 keys.hashed_name.clone(),
                 keys.key(NEWS),
                 claim.id.to_hex(),
+                format!("{:x}", claim.ttl.as_millis()),
             ],
             confirm: None,
         };
@@ -300,8 +301,10 @@ impl Subscription for NodeSubscription {
     async fn next(&mut self) -> Notification {
         match self.0.recv().await {
             subscriber::Notification::Freed => Notification::Freed,
-            // Here, a claim that is called was granted.
-            subscriber::Notification::Called { .. } => Notification::Taken,
+            // Here, a claim that is called was granted. A second number is the time that it has.
+            subscriber::Notification::Called { called, .. } => Notification::Taken {
+                ends_in: called.get(1).map(|millis| Duration::from_millis((*millis).into())),
+            },
             subscriber::Notification::Changed => Notification::Unknown,
         }
     }

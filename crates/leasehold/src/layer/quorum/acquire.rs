@@ -194,10 +194,14 @@ impl Subscriptions {
                     let then = after(some_of(spread) + if settled { Duration::ZERO } else { SETTLE });
                     soon = Some(soon.map_or(then, |soon| if settled { soon.min(then) } else { soon }));
                 }
-                // Another waiter was faster. Its end will be reported as well.
-                Notification::Taken => {
+                // Another waiter was faster.
+                Notification::Taken { ends_in } => {
                     freed.clear();
                     soon = None;
+                    // Its release will be reported as well. Its death will not.
+                    if let Some(ends_in) = ends_in {
+                        next_try = next_try.min(after(ends_in + TICK + some_of(spread)));
+                    }
                 }
                 Notification::Unknown => {
                     let then = after(some_of(spread.max(SETTLE)));
