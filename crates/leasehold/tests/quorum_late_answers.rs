@@ -458,3 +458,20 @@ async fn holder_that_dies_right_after_its_grant_delays_a_waiter_by_its_lease_alo
     let granted_at = waits.await.unwrap();
     assert!(granted_at - ended_at < SPREAD, "after {:?}", granted_at - ended_at);
 }
+
+#[tokio::test(start_paused = true)]
+async fn late_report_of_a_grant_takes_back_no_release_of_a_majority() {
+    let (quorum, members) = quorum().await;
+    let waits = waiter(&quorum, &members).await;
+    let released_at = Instant::now();
+    let [one, two, late] = &members;
+    for member in &members {
+        member.set_foreign(None);
+    }
+    for member in [one, two] {
+        member.events.send(Notification::Freed).unwrap();
+    }
+    late.events.send(Notification::Taken { ends_in: None }).unwrap();
+    let granted_at = waits.await.unwrap();
+    assert!(granted_at - released_at < SPREAD, "after {:?}", granted_at - released_at);
+}
