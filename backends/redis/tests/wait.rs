@@ -359,6 +359,28 @@ async fn a_dead_holder_is_followed_when_its_lease_ends() {
     }
 }
 
+/// A waiter knows the end of the lease that it saw ahead, and not that of a waiter that is granted the lock next.
+#[tokio::test]
+async fn a_called_waiter_that_dies_once_granted_is_followed_when_its_lease_ends() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let holder = connect(&server.url()).await;
+    let long = || claim_of("job", Share::MUTEX, Duration::from_secs(120));
+    let (first, third) = (long(), long());
+    try_take(&holder, &first).await.unwrap();
+    let mut tasks = JoinSet::new();
+    let second = claim_of("job", Share::MUTEX, Duration::from_secs(1));
+    for (number, claim) in [(2, &second), (3, &third)] {
+        let backend = Arc::new(connect(&server.url()).await);
+        spawn_wait(&mut tasks, &backend, claim, number);
+        until_waiting(&holder, claim, number - 1).await;
+    }
+    assert!(freed(&holder, &first).await);
+    assert_eq!(tasks.join_next().await.unwrap().unwrap().0, 2);
+    // Without a message the third looks after 15 seconds at the earliest.
+    let granted = tokio::time::timeout(Duration::from_secs(10), tasks.join_next()).await;
+    assert_eq!(granted.unwrap().unwrap().unwrap().0, 3);
+}
+
 #[tokio::test]
 async fn patience_that_ends_leaves_nothing_behind() {
     let Some(server) = RedisServer::start_or_skip().await else { return };

@@ -42,6 +42,8 @@ pub(crate) enum Notification {
         called: Arc<[u32]>,
         /// A claim that was called before, and asks again now.
         answered: Option<u32>,
+        /// Its lease, where that claim was granted.
+        lease: Option<Duration>,
     },
 }
 
@@ -476,16 +478,17 @@ fn parse(payload: &[u8]) -> Notification {
     match payload {
         b"-" => Notification::Freed,
         _ => {
-            let mut answered = None;
+            let (mut answered, mut lease) = (None, None);
+            let number = |text: &str| u32::from_str_radix(text, 16).ok();
             let mut parse_one = |part: &[u8]| {
                 let part = std::str::from_utf8(part).ok()?;
-                // The number reader takes a sign, too.
-                let address = u32::from_str_radix(part.trim_start_matches('+'), 16).ok()?;
-                if part.starts_with('+') {
-                    answered = Some(address);
-                    return Some(None);
+                let Some(answer) = part.strip_prefix('+') else { return number(part).map(Some) };
+                let (address, millis) = answer.split_once('=').unwrap_or((answer, ""));
+                answered = Some(number(address)?);
+                if !millis.is_empty() {
+                    lease = Some(Duration::from_millis(number(millis)?.into()));
                 }
-                Some(Some(address))
+                Some(None)
             };
             let parts: Option<Vec<Option<u32>>> =
                 payload.split(|byte| *byte == b' ').map(&mut parse_one).collect();
@@ -493,6 +496,7 @@ fn parse(payload: &[u8]) -> Notification {
             parts.map_or(Notification::Changed, |parts| Notification::Called {
                 called: parts.into_iter().flatten().collect(),
                 answered,
+                lease,
             })
         }
     }
@@ -594,9 +598,14 @@ mod tests {
         assert_eq!(parse(b""), Notification::Changed);
         assert_eq!(parse(b"0000000g"), Notification::Changed);
         assert_eq!(parse(&[0xff; 9]), Notification::Changed);
-        let expected = |called: &[u32], answered| Notification::Called { called: called.into(), answered };
-        assert_eq!(parse(b"0000000a ffffffff"), expected(&[10, u32::MAX], None));
-        assert_eq!(parse(b"+0000000a"), expected(&[], Some(10)));
-        assert_eq!(parse(b"+0000000a 00000003"), expected(&[3], Some(10)));
+        assert_eq!(parse(b"+0000000a=0000000g"), Notification::Changed);
+        let expected = |called: &[u32], answered, lease: Option<u64>| {
+            let lease = lease.map(Duration::from_millis);
+            Notification::Called { called: called.into(), answered, lease }
+        };
+        assert_eq!(parse(b"0000000a ffffffff"), expected(&[10, u32::MAX], None, None));
+        assert_eq!(parse(b"+0000000a"), expected(&[], Some(10), None));
+        assert_eq!(parse(b"+0000000a=3e8"), expected(&[], Some(10), Some(1000)));
+        assert_eq!(parse(b"+0000000a=5265c00 00000003"), expected(&[3], Some(10), Some(86_400_000)));
     }
 }

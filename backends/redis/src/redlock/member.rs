@@ -301,10 +301,8 @@ impl Subscription for NodeSubscription {
     async fn next(&mut self) -> Notification {
         match self.0.recv().await {
             subscriber::Notification::Freed => Notification::Freed,
-            // Here, a claim that is called was granted. A second number is the time that it has.
-            subscriber::Notification::Called { called, .. } => Notification::Taken {
-                ends_in: called.get(1).map(|millis| Duration::from_millis((*millis).into())),
-            },
+            // Here, a claim that is called or answers was granted.
+            subscriber::Notification::Called { lease, .. } => Notification::Taken { ends_in: lease },
             subscriber::Notification::Changed => Notification::Unknown,
         }
     }

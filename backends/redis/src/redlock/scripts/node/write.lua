@@ -27,5 +27,5 @@ redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)
 if marked < epoch then redis.call('SET', mark, whole(epoch) .. ' ' .. run) end
 redis.call('HSET', lock, 'fence', fence)
 -- Waiters that are about to ask need not, until the lease may end. Only the start of an id is sent.
-if channel ~= '' then redis.pcall('PUBLISH', channel, string.sub(found[1], 1, 8) .. ' ' .. ARGV[8]) end
+if channel ~= '' then redis.pcall('PUBLISH', channel, '+' .. string.sub(found[1], 1, 8) .. '=' .. ARGV[8]) end
 return 1
