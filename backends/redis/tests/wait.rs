@@ -12,7 +12,7 @@ use leasehold_core::{
     Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER, Share, Step,
 };
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold_testkit::{Proxy, RedisServer, Reply};
 use tokio::task::JoinSet;
 
 async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
@@ -379,6 +379,24 @@ async fn a_called_waiter_that_dies_once_granted_is_followed_when_its_lease_ends(
     // Without a message the third looks after 15 seconds at the earliest.
     let granted = tokio::time::timeout(Duration::from_secs(10), tasks.join_next()).await;
     assert_eq!(granted.unwrap().unwrap().unwrap().0, 3);
+}
+
+#[tokio::test]
+async fn a_waiter_whose_subscription_hangs_looks_by_itself() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    // It accepts connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let holder = connect(&server.url()).await;
+    let backend = Arc::new(connect(&format!("{}?timeout=60s", server.url_at(proxy.addr()))).await);
+    proxy.set_upstream(silent.local_addr().unwrap());
+    let (first, second) = (mutex("job"), mutex("job"));
+    try_take(&holder, &first).await.unwrap();
+    let mut tasks = JoinSet::new();
+    spawn_wait(&mut tasks, &backend, &second, 2);
+    until_waiting(&holder, &second, 1).await;
+    assert!(freed(&holder, &first).await);
+    tokio::time::timeout(Duration::from_secs(20), tasks.join_next()).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]

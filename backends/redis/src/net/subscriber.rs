@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Failure, FailureKind};
+use leasehold_core::{Failure, FailureKind, SILENT_AFTER};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -71,8 +71,8 @@ impl Subscriber {
         is_active.then(|| entry.subscribe(&self.shared, channel))
     }
 
-    /// Subscribes to a channel; returns once the server has confirmed it, or once it is known that nothing
-    /// can be received for now.
+    /// Subscribes to a channel; returns once the server has confirmed it, or once nothing can be received for now
+    /// because the server does not confirm it soon.
     ///
     /// # Errors
     /// The server does not permit it, or too many channels are listened to.
@@ -95,7 +95,10 @@ impl Subscriber {
         self.shared.work.notify_one();
         // The sender lives in the registry for as long as it has listeners; were it gone, nothing could be
         // received.
-        let _ = subscription.state.wait_for(|state| !matches!(state, State::Pending)).await;
+        let confirmed = subscription.state.wait_for(|state| !matches!(state, State::Pending));
+        if tokio::time::timeout(CONFIRM_LIMIT, confirmed).await.is_err() {
+            self.shared.stop_waiting(channel);
+        }
         let state = subscription.state.borrow().clone();
         match state {
             State::Refused(failure) => Err(failure),
@@ -167,6 +170,10 @@ impl Drop for Subscription {
 
 /// Channels that may be listened to at the same time.
 const MAX_CHANNELS: usize = 100_000;
+
+/// The time for which a listener waits until its subscription is confirmed, and looks at nothing. It may be called
+/// meanwhile: a waiter answers within this time.
+const CONFIRM_LIMIT: Duration = SILENT_AFTER;
 
 /// Channels that are subscribed by one command.
 const MAX_SUBSCRIBE: usize = 500;
@@ -311,6 +318,16 @@ impl Shared {
     fn set<'a>(&self, names: impl IntoIterator<Item = &'a String>, state: &State) {
         let registry = self.registry();
         names.into_iter().filter_map(|name| registry.channels.get(name)).for_each(|entry| entry.set(state));
+    }
+
+    /// Lets the listeners of a channel look by themselves until its subscription is confirmed.
+    fn stop_waiting(&self, channel: &str) {
+        let registry = self.registry();
+        if let Some(entry) = registry.channels.get(channel)
+            && matches!(*entry.state.borrow(), State::Pending)
+        {
+            entry.set(&State::Disconnected);
+        }
     }
 
     fn set_all(&self, state: &State) {
