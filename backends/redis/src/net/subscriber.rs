@@ -283,6 +283,13 @@ impl Shared {
         registry.pending = registry.channels.keys().cloned().collect();
     }
 
+    /// Marks the channels as pending that the server refused, or whose subscriptions it ended: it may serve them again.
+    fn mark_refused_pending(&self, subscribed: &Subscribed) {
+        let registry = &mut *self.registry();
+        let refused = registry.channels.keys().filter(|name| !subscribed.contains_key(*name));
+        registry.pending.extend(refused.cloned());
+    }
+
     /// Takes the channels to subscribe next.
     fn take_pending(&self, subscribed: &Subscribed) -> Vec<String> {
         let registry = &mut *self.registry();
@@ -476,11 +483,13 @@ async fn subscribe(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subs
     }
 }
 
-/// Unsubscribes from channels that have no listeners any more, and pings the connection: one that is cut
-/// off silently would otherwise be used for ever.
+/// Unsubscribes from channels that have no listeners any more, subscribes again to those that were refused, and
+/// pings the connection: one that is cut off silently would otherwise be used for ever.
 async fn maintain(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
     conn.ping().await?;
     shared.remove_unused();
+    shared.mark_refused_pending(subscribed);
+    subscribe(shared, conn, subscribed).await?;
     let unused = shared.unregistered(subscribed);
     if unused.is_empty() {
         return Ok(());
@@ -521,7 +530,7 @@ fn parse(payload: &[u8]) -> Notification {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
     use crate::config::RedisConfig;
@@ -563,6 +572,59 @@ mod tests {
             &target,
         );
         assert!(!source.is_current(&target) && !late.is_active() && subscribed.is_empty());
+    }
+
+    /// A source that leads to one server, whatever it answers.
+    #[derive(Debug)]
+    struct Steady(Target);
+
+    #[async_trait::async_trait]
+    impl Source for Steady {
+        fn describe(&self) -> String {
+            self.0.endpoint.to_string()
+        }
+
+        async fn target(&self) -> Result<Target, Failure> {
+            Ok(self.0.clone())
+        }
+
+        fn is_current(&self, target: &Target) -> bool {
+            self.0 == *target
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_channel_is_subscribed_once_the_server_serves_it() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let target = Target { endpoint: config.endpoint.clone(), epoch: 0, view: 0 };
+        let dialer = Dialer::new(config, Arc::new(Steady(target.clone())));
+        let subscriber = Subscriber::new(Arc::new(dialer), ChannelScope::Slot);
+        let shared = subscriber.shared.clone();
+        let subscription = shared
+            .registry()
+            .channels
+            .entry("c".to_owned())
+            .or_insert_with(Channel::new)
+            .subscribe(&shared, "c");
+        let (client, mut server) = tokio::io::duplex(1024);
+        let conn = PubSubConn::new(Box::new(client), ChannelScope::Slot, 4 * MAINTENANCE_INTERVAL);
+        let replies = async {
+            for reply in
+                ["-CLUSTERDOWN the cluster is down\r\n", "*3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n"]
+            {
+                let mut sent = Vec::new();
+                while !sent.ends_with(b"SSUBSCRIBE\r\n$1\r\nc\r\n") {
+                    sent.push(server.read_u8().await.unwrap());
+                }
+                assert!(!subscription.is_active());
+                server.write_all(reply.as_bytes()).await.unwrap();
+            }
+            subscription.state.clone().wait_for(|state| matches!(state, State::Active)).await.unwrap();
+        };
+        tokio::select! {
+            ended = serve(&shared, conn, &target) => panic!("{ended:?}"),
+            replied = tokio::time::timeout(4 * MAINTENANCE_INTERVAL, replies) => replied.unwrap(),
+        }
     }
 
     /// It does not end subscriptions of slots that go to other servers.
