@@ -98,14 +98,9 @@ impl RedisBackend {
         let cluster = Cluster::connect(config.clone()).await?;
         let server = Server::weakest(cluster.servers().await?)
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
-        if server.has_shard_channels() {
-            let servers = Arc::new(Servers::Cluster(cluster));
-            let subscribers = Subscribers::BySlot(servers.clone());
-            return Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server));
-        }
-        let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
-        let subscribers = Subscribers::One(Subscriber::new(dialer, ChannelScope::Everywhere));
-        Ok(RedisBackend::of(config, Servers::Cluster(cluster), subscribers, ChannelScope::Everywhere, server))
+        let servers = Arc::new(Servers::Cluster(cluster));
+        let subscribers = Subscribers::BySlot(servers.clone());
+        Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server))
     }
 
     fn of(

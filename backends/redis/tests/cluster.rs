@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use leasehold_core::{
-    Backend, Durability, FailureKind, FenceGrade, LockSupport, Proof, Release, Renew, Renewal, Share,
+    Backend, Claim, Durability, FailureKind, FenceGrade, Grant, LockSupport, Proof, Release, Renew, Renewal,
+    Share,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
-use leasehold_testkit::{Counts, RedisCluster, RedisServer, SlotMove, Tls};
+use leasehold_testkit::{Counts, RedisCluster, RedisServer, SlotMove, Tls, require};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Long enough that a slow machine does not look like a dead server.
@@ -37,6 +39,12 @@ async fn used(cluster: &RedisCluster, before: &[Counts], command: &str) -> u64 {
 
 async fn slot_of(cluster: &RedisCluster, name: &str) -> u16 {
     cluster.slot_of(&format!("lh:{name}")).await.unwrap()
+}
+
+/// Returns `true` if the member has no channels of slots.
+async fn is_before_7(cluster: &RedisCluster, member: usize) -> bool {
+    let info = cluster.member(member).command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
+    info.contains("redis_version:6.")
 }
 
 async fn refusal(url: &str) -> leasehold_core::Failure {
@@ -132,8 +140,96 @@ async fn a_release_wakes_the_next_by_the_channel_of_its_slot() {
         assert!(released_at.elapsed() < Duration::from_secs(1), "{:?}", released_at.elapsed());
         assert!(freed(&two, &second).await);
     }
-    assert!(used(&cluster, &before, "spublish").await >= 4);
-    assert_eq!(used(&cluster, &before, "publish").await + used(&cluster, &before, "subscribe").await, 0);
+    let (of_slots, plain) = (["spublish", "ssubscribe"], ["publish", "subscribe"]);
+    let (by, not_by) = if is_before_7(&cluster, 0).await { (plain, of_slots) } else { (of_slots, plain) };
+    for command in by {
+        assert!(used(&cluster, &before, command).await >= 1, "{command}");
+    }
+    for command in not_by {
+        assert_eq!(used(&cluster, &before, command).await, 0, "{command}");
+    }
+}
+
+/// Longer than any machine takes to wake a waiter, and shorter than a waiter sleeps that nothing wakes.
+const WOKEN: Duration = Duration::from_secs(10);
+
+/// Queues a claim, and returns the task that waits for it.
+async fn queued(at: &Arc<RedisBackend>, claim: &Claim) -> JoinHandle<Grant> {
+    let waiting = tokio::spawn({
+        let (at, claim) = (at.clone(), claim.clone());
+        async move { take(&at, &claim, &endless()).await.unwrap() }
+    });
+    while at.inspect(&claim.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+        assert!(!waiting.is_finished(), "it does not wait");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    waiting
+}
+
+/// Releases what one client holds, and lets the other know it.
+async fn hands_over(one: &RedisBackend, two: &Arc<RedisBackend>, name: &str) {
+    let (first, second) = (long(name), long(name));
+    try_take(one, &first).await.unwrap();
+    let waiting = queued(two, &second).await;
+    assert!(freed(one, &first).await);
+    timeout(WOKEN, waiting).await.unwrap().unwrap();
+    assert!(freed(two, &second).await);
+}
+
+/// A claim whose lease ends after the test.
+fn long(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX, Duration::from_secs(120))
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_read_the_version_wakes_others_and_is_woken() {
+    let Some(cluster) = cluster().await else { return };
+    let rules = "~{lh:* resetchannels &{lh:* +@all -info";
+    for member in 0..cluster.members() {
+        let args = ["ACL", "SETUSER", "jobs", "on", ">secret"].into_iter().chain(rules.split(' '));
+        cluster.member(member).command(&args.collect::<Vec<_>>()).await.unwrap();
+    }
+    let all = Arc::new(connect(&cluster.url()).await);
+    let jobs = Arc::new(connect(&cluster.url().replace("://", "://jobs:secret@")).await);
+    assert_eq!((all.server().version.is_some(), jobs.server().version.is_some()), (true, false));
+    hands_over(&all, &jobs, "a").await;
+    hands_over(&jobs, &all, "b").await;
+}
+
+/// A primary is replaced by a server of another version, as in an upgrade.
+#[tokio::test]
+async fn clients_hear_each_other_during_an_upgrade() {
+    let old = RedisServer::builder().version("redis-6.2");
+    let builder = RedisCluster::builder().node_timeout(PATIENT).server(old).replica(RedisServer::builder());
+    let Some(cluster) = require::or_skip("redis-6.2", builder.start().await) else { return };
+    if is_before_7(&cluster, 3).await {
+        return;
+    }
+    let url = cluster.url();
+    let (holder, before) = (connect(&url).await, Arc::new(connect(&url).await));
+    let (first, second) = (long("job"), long("job"));
+    try_take(&holder, &first).await.unwrap();
+    // It has subscribed at the older server, and sends nothing from now on that the server would refuse.
+    let waiting = queued(&before, &second).await;
+    let old = cluster.primary_of(slot_of(&cluster, "job").await).await.unwrap();
+    let new = cluster.fail_over(old).await.unwrap();
+    let subscribed = async || {
+        let args = ["PUBSUB", "SHARDNUMSUB", "{lh:job}:swake"];
+        format!("{:?}", cluster.member(new).command(&args).await.unwrap()).contains("Int(1)")
+    };
+    let begun = Instant::now();
+    while !subscribed().await {
+        assert!(begun.elapsed() < PATIENT, "it does not subscribe at the new primary");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(freed(&holder, &first).await);
+    timeout(WOKEN, waiting).await.unwrap().unwrap();
+    assert!(freed(&before, &second).await);
+    let during = Arc::new(connect(&url).await);
+    for name in ["job", "a", "b", "c", "d"] {
+        hands_over(&before, &during, name).await;
+        hands_over(&during, &before, name).await;
+    }
 }
 
 /// Moves a slot key by key and calls `look` between the steps.

@@ -172,7 +172,7 @@ async fn second_round_takes_a_fence_if_nothing_has_changed() {
     assert_eq!(used.of("set"), 1, "the mark stays as it is: {:?}", used.commands);
     assert_eq!(text(&server, &["GET", RECORD]).await.unwrap(), "5 3");
     server.command(&["PUBLISH", NEWS, FREED]).await.unwrap();
-    assert_eq!(subscription.next().await, Notification::Taken);
+    assert_eq!(subscription.next().await, Notification::Taken { ends_in: Some(LONG) });
     let seen = member.read(&claim.resource).await.unwrap();
     assert_eq!((seen.last, seen.holder.unwrap().fence), (fence(5, 3), Some(fence(5, 3))));
     assert!(take(&claim, 1, run, fence(5, 3)).await, "the same again");

@@ -12,7 +12,7 @@ use leasehold_core::{
     Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER, Share, Step,
 };
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold_testkit::{Proxy, RedisServer, Reply};
 use tokio::task::JoinSet;
 
 async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
@@ -357,6 +357,46 @@ async fn a_dead_holder_is_followed_when_its_lease_ends() {
         assert!(delay > Duration::from_millis(600) && delay < Duration::from_millis(1_100), "{delay:?}");
         assert!(freed(&backend, &next).await);
     }
+}
+
+/// A waiter knows the end of the lease that it saw ahead, and not that of a waiter that is granted the lock next.
+#[tokio::test]
+async fn a_called_waiter_that_dies_once_granted_is_followed_when_its_lease_ends() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let holder = connect(&server.url()).await;
+    let long = || claim_of("job", Share::MUTEX, Duration::from_secs(120));
+    let (first, third) = (long(), long());
+    try_take(&holder, &first).await.unwrap();
+    let mut tasks = JoinSet::new();
+    let second = claim_of("job", Share::MUTEX, Duration::from_secs(1));
+    for (number, claim) in [(2, &second), (3, &third)] {
+        let backend = Arc::new(connect(&server.url()).await);
+        spawn_wait(&mut tasks, &backend, claim, number);
+        until_waiting(&holder, claim, number - 1).await;
+    }
+    assert!(freed(&holder, &first).await);
+    assert_eq!(tasks.join_next().await.unwrap().unwrap().0, 2);
+    // Without a message the third looks after 15 seconds at the earliest.
+    let granted = tokio::time::timeout(Duration::from_secs(10), tasks.join_next()).await;
+    assert_eq!(granted.unwrap().unwrap().unwrap().0, 3);
+}
+
+#[tokio::test]
+async fn a_waiter_whose_subscription_hangs_looks_by_itself() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    // It accepts connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let holder = connect(&server.url()).await;
+    let backend = Arc::new(connect(&format!("{}?timeout=60s", server.url_at(proxy.addr()))).await);
+    proxy.set_upstream(silent.local_addr().unwrap());
+    let (first, second) = (mutex("job"), mutex("job"));
+    try_take(&holder, &first).await.unwrap();
+    let mut tasks = JoinSet::new();
+    spawn_wait(&mut tasks, &backend, &second, 2);
+    until_waiting(&holder, &second, 1).await;
+    assert!(freed(&holder, &first).await);
+    tokio::time::timeout(Duration::from_secs(20), tasks.join_next()).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]

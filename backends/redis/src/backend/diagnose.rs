@@ -143,13 +143,15 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<CommandConn>])
         Err(error) => return Finding::new("pubsub", Severity::Unknown, error.to_string()),
     };
     let channel = Keys::of(&backend.config.prefix, &resource).channel(backend.scope);
-    let (verb, limit) = (backend.scope.publish(), backend.config.timeout);
     for conn in servers {
-        // A server of other slots refuses it by `MOVED`, and its answer says nothing of rights.
-        if let Err(failure) = conn.command(&with(cmd(verb), &[&channel, ""]), limit).await
-            && failure.kind == FailureKind::Denied
-        {
-            return forbidden(verb, &failure);
+        // A server before 7.0 does not know the first, and its clients use the second.
+        for verb in [backend.scope.publish(), "PUBLISH"] {
+            // A server of other slots refuses it by `MOVED`, and its answer says nothing of rights.
+            match conn.command(&with(cmd(verb), &[&channel, ""]), backend.config.timeout).await {
+                Err(failure) if failure.kind == FailureKind::Denied => return forbidden(verb, &failure),
+                Err(failure) if failure.detail().contains("unknown command") => {}
+                _ => break,
+            }
         }
     }
     match backend.subscribers.subscribe(&channel).await {

@@ -3,7 +3,7 @@
 -- KEYS  lock claims
 -- ARGV  owner id tag verb channel message channel message
 --   id    by which an onlooker may have known the owner
---   verb  that publishes
+--   verb  that publishes, from Redis 7.0 on; before, there is only PUBLISH
 -- Answers 1 where it was there, 0 where it was gone.
 local lock, claims = KEYS[1], KEYS[2]
 local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
@@ -33,5 +33,6 @@ if seen.count > 1 then
 end
 redis.call('DEL', lock, claims)
 -- The lock is free, whether or not this user may publish.
-for i = 5, #ARGV, 2 do redis.pcall(ARGV[4], ARGV[i], ARGV[i + 1]) end
+local publish = redis.acl_check_cmd and ARGV[4] or 'PUBLISH'
+for i = 5, #ARGV, 2 do redis.pcall(publish, ARGV[i], ARGV[i + 1]) end
 return 1

@@ -19,6 +19,7 @@ use crate::net::duplex::Duplex;
 use crate::net::endpoint::Target;
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
+use crate::protocol::error;
 use crate::protocol::slots::slot_of;
 
 /// A connection for subscriptions.
@@ -51,6 +52,9 @@ pub(crate) enum PubSubEvent {
         channels: Vec<String>,
         reason: String,
     },
+    /// The server has no channels of slots, being older than Redis 7.0. From now on this connection subscribes to
+    /// plain channels: these have to be subscribed again.
+    Widened(Vec<String>),
     /// The reply to a ping.
     Pong,
 }
@@ -121,6 +125,11 @@ impl PubSubConn {
         }
     }
 
+    /// Returns the servers that the channels of this connection reach.
+    pub(crate) fn scope(&self) -> ChannelScope {
+        self.scope
+    }
+
     /// Returns when the oldest request will have gone unanswered for too long.
     pub(crate) fn overdue_at(&self) -> Option<Instant> {
         self.pending.front().map(|request| request.sent_at + self.limit)
@@ -168,6 +177,10 @@ impl PubSubConn {
                 match request.kind {
                     // A channel that is not subscribed need not be unsubscribed.
                     Kind::Unsubscribe => None,
+                    Kind::Subscribe if error::has_no_slot_channels(&reason) => {
+                        self.scope = ChannelScope::Everywhere;
+                        Some(PubSubEvent::Widened(request.channels))
+                    }
                     _ => Some(PubSubEvent::Refused { channels: request.channels, reason }),
                 }
             }
@@ -381,6 +394,37 @@ mod tests {
         assert_eq!(conn.recv().await, Some(PubSubEvent::Refused { channels: vec!["a".into()], reason }));
         assert_eq!(conn.recv().await, Some(PubSubEvent::Subscribed("b".into())));
         assert!(conn.overdue_at().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_server_without_channels_of_slots_is_asked_for_plain_ones() {
+        let unknown = |channel| {
+            format!("-ERR unknown command `SSUBSCRIBE`, with args beginning with: `{channel}`, \r\n")
+        };
+        let text =
+            [unknown("a"), unknown("b"), bulk(&["subscribe", "b"]), bulk(&["subscribe", "a"])].concat();
+        let (mut conn, mut server) = conn(ChannelScope::Slot, text.as_bytes()).await;
+        let both = vec!["a".to_owned(), "b".to_owned()];
+        conn.subscribe(both.clone()).await.unwrap();
+        assert_eq!(conn.recv().await, Some(PubSubEvent::Widened(vec!["a".into()])));
+        assert_eq!(conn.recv().await, Some(PubSubEvent::Widened(vec!["b".into()])));
+        conn.subscribe(both.clone()).await.unwrap();
+        assert_eq!(conn.recv().await, Some(PubSubEvent::Subscribed("b".into())));
+        assert_eq!(conn.recv().await, Some(PubSubEvent::Subscribed("a".into())));
+        conn.unsubscribe(both.clone()).await.unwrap();
+        drop(conn);
+        let mut sent = Vec::new();
+        server.read_to_end(&mut sent).await.unwrap();
+        assert!(sent.ends_with(&[encode("SUBSCRIBE", &both), encode("UNSUBSCRIBE", &both)].concat()));
+    }
+
+    #[tokio::test]
+    async fn a_resource_of_that_name_is_not_taken_for_an_unknown_command() {
+        let reason = "ERR unknown command `SUBSCRIBE`, with args beginning with: `{lh:SSUBSCRIBE}:wake`, ";
+        let (mut conn, _server) = conn(ChannelScope::Everywhere, format!("-{reason}\r\n").as_bytes()).await;
+        let channels = vec!["{lh:SSUBSCRIBE}:wake".to_owned()];
+        conn.subscribe(channels.clone()).await.unwrap();
+        assert_eq!(conn.recv().await, Some(PubSubEvent::Refused { channels, reason: reason.to_owned() }));
     }
 
     #[tokio::test]

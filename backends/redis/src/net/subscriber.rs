@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Failure, FailureKind};
+use leasehold_core::{Failure, FailureKind, SILENT_AFTER};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -42,6 +42,8 @@ pub(crate) enum Notification {
         called: Arc<[u32]>,
         /// A claim that was called before, and asks again now.
         answered: Option<u32>,
+        /// Its lease, where that claim was granted.
+        lease: Option<Duration>,
     },
 }
 
@@ -69,8 +71,8 @@ impl Subscriber {
         is_active.then(|| entry.subscribe(&self.shared, channel))
     }
 
-    /// Subscribes to a channel; returns once the server has confirmed it, or once it is known that nothing
-    /// can be received for now.
+    /// Subscribes to a channel; returns once the server has confirmed it, or once nothing can be received for now
+    /// because the server does not confirm it soon.
     ///
     /// # Errors
     /// The server does not permit it, or too many channels are listened to.
@@ -93,7 +95,10 @@ impl Subscriber {
         self.shared.work.notify_one();
         // The sender lives in the registry for as long as it has listeners; were it gone, nothing could be
         // received.
-        let _ = subscription.state.wait_for(|state| !matches!(state, State::Pending)).await;
+        let confirmed = subscription.state.wait_for(|state| !matches!(state, State::Pending));
+        if tokio::time::timeout(CONFIRM_LIMIT, confirmed).await.is_err() {
+            self.shared.stop_waiting(channel);
+        }
         let state = subscription.state.borrow().clone();
         match state {
             State::Refused(failure) => Err(failure),
@@ -165,6 +170,10 @@ impl Drop for Subscription {
 
 /// Channels that may be listened to at the same time.
 const MAX_CHANNELS: usize = 100_000;
+
+/// The time for which a listener waits until its subscription is confirmed, and looks at nothing. It may be called
+/// meanwhile: a waiter answers within this time.
+const CONFIRM_LIMIT: Duration = SILENT_AFTER;
 
 /// Channels that are subscribed by one command.
 const MAX_SUBSCRIBE: usize = 500;
@@ -274,6 +283,13 @@ impl Shared {
         registry.pending = registry.channels.keys().cloned().collect();
     }
 
+    /// Marks the channels as pending that the server refused, or whose subscriptions it ended: it may serve them again.
+    fn mark_refused_pending(&self, subscribed: &Subscribed) {
+        let registry = &mut *self.registry();
+        let refused = registry.channels.keys().filter(|name| !subscribed.contains_key(*name));
+        registry.pending.extend(refused.cloned());
+    }
+
     /// Takes the channels to subscribe next.
     fn take_pending(&self, subscribed: &Subscribed) -> Vec<String> {
         let registry = &mut *self.registry();
@@ -309,6 +325,16 @@ impl Shared {
     fn set<'a>(&self, names: impl IntoIterator<Item = &'a String>, state: &State) {
         let registry = self.registry();
         names.into_iter().filter_map(|name| registry.channels.get(name)).for_each(|entry| entry.set(state));
+    }
+
+    /// Lets the listeners of a channel look by themselves until its subscription is confirmed.
+    fn stop_waiting(&self, channel: &str) {
+        let registry = self.registry();
+        if let Some(entry) = registry.channels.get(channel)
+            && matches!(*entry.state.borrow(), State::Pending)
+        {
+            entry.set(&State::Disconnected);
+        }
     }
 
     fn set_all(&self, state: &State) {
@@ -385,7 +411,14 @@ async fn serve(shared: &Shared, mut conn: PubSubConn, target: &Target) -> Ended 
             // The new primary sends its notifications on a connection of its own.
             () = source.superseded(target) => return broken,
             () = timer::at(overdue) => return broken,
-            _ = maintenance.tick() => maintain(shared, &mut conn, &mut subscribed).await,
+            _ = maintenance.tick() => {
+                if conn.scope() != shared.scope {
+                    // A server before 7.0 does not end the subscription when the slot goes to another one, as to a
+                    // newer one in an upgrade, whose messages do not reach it.
+                    source.report_stale(target);
+                }
+                maintain(shared, &mut conn, &mut subscribed).await
+            }
         };
         if served.is_err() {
             return broken;
@@ -427,6 +460,13 @@ fn dispatch(shared: &Shared, event: PubSubEvent, subscribed: &mut Subscribed, ta
             };
             shared.set(&channels, &state);
         }
+        PubSubEvent::Widened(channels) => {
+            for channel in &channels {
+                subscribed.remove(channel);
+            }
+            shared.registry().pending.extend(channels);
+            shared.work.notify_one();
+        }
         PubSubEvent::Pong => {}
     }
 }
@@ -443,11 +483,13 @@ async fn subscribe(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subs
     }
 }
 
-/// Unsubscribes from channels that have no listeners any more, and pings the connection: one that is cut
-/// off silently would otherwise be used for ever.
+/// Unsubscribes from channels that have no listeners any more, subscribes again to those that were refused, and
+/// pings the connection: one that is cut off silently would otherwise be used for ever.
 async fn maintain(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
     conn.ping().await?;
     shared.remove_unused();
+    shared.mark_refused_pending(subscribed);
+    subscribe(shared, conn, subscribed).await?;
     let unused = shared.unregistered(subscribed);
     if unused.is_empty() {
         return Ok(());
@@ -462,16 +504,17 @@ fn parse(payload: &[u8]) -> Notification {
     match payload {
         b"-" => Notification::Freed,
         _ => {
-            let mut answered = None;
+            let (mut answered, mut lease) = (None, None);
+            let number = |text: &str| u32::from_str_radix(text, 16).ok();
             let mut parse_one = |part: &[u8]| {
                 let part = std::str::from_utf8(part).ok()?;
-                // The number reader takes a sign, too.
-                let address = u32::from_str_radix(part.trim_start_matches('+'), 16).ok()?;
-                if part.starts_with('+') {
-                    answered = Some(address);
-                    return Some(None);
+                let Some(answer) = part.strip_prefix('+') else { return number(part).map(Some) };
+                let (address, millis) = answer.split_once('=').unwrap_or((answer, ""));
+                answered = Some(number(address)?);
+                if !millis.is_empty() {
+                    lease = Some(Duration::from_millis(number(millis)?.into()));
                 }
-                Some(Some(address))
+                Some(None)
             };
             let parts: Option<Vec<Option<u32>>> =
                 payload.split(|byte| *byte == b' ').map(&mut parse_one).collect();
@@ -479,6 +522,7 @@ fn parse(payload: &[u8]) -> Notification {
             parts.map_or(Notification::Changed, |parts| Notification::Called {
                 called: parts.into_iter().flatten().collect(),
                 answered,
+                lease,
             })
         }
     }
@@ -486,6 +530,8 @@ fn parse(payload: &[u8]) -> Notification {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
     use crate::config::RedisConfig;
     use crate::net::endpoint::{Fixed, Source};
@@ -528,6 +574,84 @@ mod tests {
         assert!(!source.is_current(&target) && !late.is_active() && subscribed.is_empty());
     }
 
+    /// A source that leads to one server, whatever it answers.
+    #[derive(Debug)]
+    struct Steady(Target);
+
+    #[async_trait::async_trait]
+    impl Source for Steady {
+        fn describe(&self) -> String {
+            self.0.endpoint.to_string()
+        }
+
+        async fn target(&self) -> Result<Target, Failure> {
+            Ok(self.0.clone())
+        }
+
+        fn is_current(&self, target: &Target) -> bool {
+            self.0 == *target
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_channel_is_subscribed_once_the_server_serves_it() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let target = Target { endpoint: config.endpoint.clone(), epoch: 0, view: 0 };
+        let dialer = Dialer::new(config, Arc::new(Steady(target.clone())));
+        let subscriber = Subscriber::new(Arc::new(dialer), ChannelScope::Slot);
+        let shared = subscriber.shared.clone();
+        let subscription = shared
+            .registry()
+            .channels
+            .entry("c".to_owned())
+            .or_insert_with(Channel::new)
+            .subscribe(&shared, "c");
+        let (client, mut server) = tokio::io::duplex(1024);
+        let conn = PubSubConn::new(Box::new(client), ChannelScope::Slot, 4 * MAINTENANCE_INTERVAL);
+        let replies = async {
+            for reply in
+                ["-CLUSTERDOWN the cluster is down\r\n", "*3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n"]
+            {
+                let mut sent = Vec::new();
+                while !sent.ends_with(b"SSUBSCRIBE\r\n$1\r\nc\r\n") {
+                    sent.push(server.read_u8().await.unwrap());
+                }
+                assert!(!subscription.is_active());
+                server.write_all(reply.as_bytes()).await.unwrap();
+            }
+            subscription.state.clone().wait_for(|state| matches!(state, State::Active)).await.unwrap();
+        };
+        tokio::select! {
+            ended = serve(&shared, conn, &target) => panic!("{ended:?}"),
+            replied = tokio::time::timeout(4 * MAINTENANCE_INTERVAL, replies) => replied.unwrap(),
+        }
+    }
+
+    /// It does not end subscriptions of slots that go to other servers.
+    #[tokio::test(start_paused = true)]
+    async fn the_slots_of_a_server_without_channels_of_slots_are_looked_up_regularly() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let target = source.target().await.unwrap();
+        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source.clone())), ChannelScope::Slot);
+        let shared = subscriber.shared.clone();
+        let subscription = shared
+            .registry()
+            .channels
+            .entry("c".to_owned())
+            .or_insert_with(Channel::new)
+            .subscribe(&shared, "c");
+        let (client, mut server) = tokio::io::duplex(1024);
+        let replies = b"-ERR unknown command `SSUBSCRIBE`, \r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+        server.write_all(replies).await.unwrap();
+        let conn = PubSubConn::new(Box::new(client), ChannelScope::Slot, 4 * MAINTENANCE_INTERVAL);
+        let begun = Instant::now();
+        assert_eq!(serve(&shared, conn, &target).await, Ended::Broken);
+        assert!(begun.elapsed() < 2 * MAINTENANCE_INTERVAL, "after {:?}", begun.elapsed());
+        assert!(!source.is_current(&target), "its view was reported as stale");
+        assert!(subscription.is_active());
+    }
+
     #[test]
     fn channel_without_listeners_is_unsubscribed() {
         let config = RedisConfig::parse("redis://h").unwrap();
@@ -553,9 +677,14 @@ mod tests {
         assert_eq!(parse(b""), Notification::Changed);
         assert_eq!(parse(b"0000000g"), Notification::Changed);
         assert_eq!(parse(&[0xff; 9]), Notification::Changed);
-        let expected = |called: &[u32], answered| Notification::Called { called: called.into(), answered };
-        assert_eq!(parse(b"0000000a ffffffff"), expected(&[10, u32::MAX], None));
-        assert_eq!(parse(b"+0000000a"), expected(&[], Some(10)));
-        assert_eq!(parse(b"+0000000a 00000003"), expected(&[3], Some(10)));
+        assert_eq!(parse(b"+0000000a=0000000g"), Notification::Changed);
+        let expected = |called: &[u32], answered, lease: Option<u64>| {
+            let lease = lease.map(Duration::from_millis);
+            Notification::Called { called: called.into(), answered, lease }
+        };
+        assert_eq!(parse(b"0000000a ffffffff"), expected(&[10, u32::MAX], None, None));
+        assert_eq!(parse(b"+0000000a"), expected(&[], Some(10), None));
+        assert_eq!(parse(b"+0000000a=3e8"), expected(&[], Some(10), Some(1000)));
+        assert_eq!(parse(b"+0000000a=5265c00 00000003"), expected(&[3], Some(10), Some(86_400_000)));
     }
 }

@@ -5,7 +5,7 @@
 pub(crate) enum ChannelScope {
     /// To every server of a cluster, and to every listener there.
     Everywhere,
-    /// To the servers of the channel's slot.
+    /// To the servers of the channel's slot. A server before 7.0 carries it everywhere: it has no such channels.
     Slot,
 }
 

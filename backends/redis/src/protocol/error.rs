@@ -132,6 +132,12 @@ pub(crate) fn is_redirect(reason: &str) -> bool {
     ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| reason.starts_with(code))
 }
 
+/// Returns `true` if the server refused a subscription because it has no channels of slots.
+pub(crate) fn has_no_slot_channels(reason: &str) -> bool {
+    let refused = without_echo(reason);
+    refused.contains("unknown command") && refused.contains("SSUBSCRIBE")
+}
+
 /// Explains a refusal that came as a text.
 pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
     of_text(text, address)

@@ -206,6 +206,7 @@ impl Member for RedisNode {
                 keys.hashed_name.clone(),
                 keys.key(NEWS),
                 claim.id.to_hex(),
+                format!("{:x}", claim.ttl.as_millis()),
             ],
             confirm: None,
         };
@@ -300,8 +301,8 @@ impl Subscription for NodeSubscription {
     async fn next(&mut self) -> Notification {
         match self.0.recv().await {
             subscriber::Notification::Freed => Notification::Freed,
-            // Here, a claim that is called was granted.
-            subscriber::Notification::Called { .. } => Notification::Taken,
+            // Here, a claim that is called or answers was granted.
+            subscriber::Notification::Called { lease, .. } => Notification::Taken { ends_in: lease },
             subscriber::Notification::Changed => Notification::Unknown,
         }
     }

@@ -132,10 +132,8 @@ impl Cluster {
         if let ([], Some((_, failure))) = (&reported[..], down.first()) {
             return Err(failure.clone());
         }
-        let version = reported.first().and_then(|server| server.version.clone());
         for (primary, _) in down {
-            let unknown = || Server { version: version.clone(), ..Server::default() };
-            reported.push(self.replica_of(primary, limit).await.unwrap_or_else(unknown));
+            reported.push(self.replica_of(primary, limit).await.unwrap_or_default());
         }
         Ok(reported)
     }
@@ -162,11 +160,6 @@ impl Cluster {
     /// wait for the same answer.
     pub(crate) async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
         self.shared.refresh(first).await
-    }
-
-    /// Returns a source for clients that may connect to any server: a different one for each connection.
-    pub(crate) fn any(&self) -> Arc<dyn Source> {
-        Arc::new(Any(self.shared.clone()))
     }
 }
 
@@ -210,7 +203,7 @@ struct ClusterState {
     view: Mutex<Arc<View>>,
     members: Mutex<HashMap<String, Arc<Member>>>,
     refresh_state: Mutex<RefreshState>,
-    /// The next server in turn, where any server will do.
+    /// The server that is asked first, in turn.
     turn: AtomicUsize,
 }
 
@@ -423,30 +416,6 @@ impl Source for Single {
 
     fn report_stale(&self, _target: &Target) {
         refresh_in_background(&self.known);
-    }
-}
-
-/// A source that leads to some server of a cluster, another one with each connection.
-#[derive(Debug)]
-struct Any(Arc<ClusterState>);
-
-#[async_trait]
-impl Source for Any {
-    fn describe(&self) -> String {
-        "a server of the cluster".to_owned()
-    }
-
-    async fn target(&self) -> Result<Target, Failure> {
-        let view = self.0.view();
-        let reachable: Vec<&Node> = view.nodes().iter().filter(|node| node.is_reachable).collect();
-        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
-        let node = reachable.get(turn % reachable.len().max(1));
-        let node = node.ok_or_else(|| Failure::unavailable("no server of the cluster can be reached"))?;
-        Ok(self.0.target(node))
-    }
-
-    fn report_stale(&self, _target: &Target) {
-        refresh_in_background(&self.0.own);
     }
 }
 

@@ -100,11 +100,6 @@ impl Server {
         Err(Failure::new(FailureKind::Unsupported, Effect::None, advice))
     }
 
-    /// Returns `true` if it knows channels that only the servers of a slot carry.
-    pub(crate) fn has_shard_channels(&self) -> bool {
-        self.version.as_deref().is_some_and(|text| version(text) >= (7, 0))
-    }
-
     /// Returns what a connection to this server promises.
     pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
         Profile::new("redis", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
@@ -287,12 +282,12 @@ mod tests {
             let servers = vec![server(kept, Some("always")), server(other, Some("always"))];
             let weakest = Server::weakest(servers).unwrap();
             let profile = weakest.profile(&config);
-            (profile.fencing, profile.durability, weakest.has_shard_channels())
+            (profile.fencing, profile.durability)
         };
-        assert_eq!(promises(kept), (FenceGrade::AcrossFailover, Durability::LostOnFailover, true));
+        assert_eq!(promises(kept), (FenceGrade::AcrossFailover, Durability::LostOnFailover));
         let evicting = kept.replace("noeviction", "volatile-lru").replace("7.2", "6.2");
-        assert_eq!(promises(&evicting), (FenceGrade::BestEffort, Durability::Evictable, false));
-        assert_eq!(promises(""), (FenceGrade::BestEffort, Durability::Evictable, false));
+        assert_eq!(promises(&evicting), (FenceGrade::BestEffort, Durability::Evictable));
+        assert_eq!(promises(""), (FenceGrade::BestEffort, Durability::Evictable));
         assert!(Server::weakest(Vec::new()).is_none());
         let refusal = server(kept, None).refuse_cluster("h:1").unwrap_err();
         assert!(refusal.detail().contains("redis+cluster://"));

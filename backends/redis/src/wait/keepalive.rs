@@ -98,6 +98,23 @@ impl Drop for WaitKeepalive {
 }
 
 impl Watch {
+    /// Makes sure that a look follows when a lease ahead ends that begins now.
+    pub(crate) fn expect_end(&self, lease: Duration) {
+        let registry = &mut *self.shared.registry();
+        let Some(Some(due)) = registry.due.get_mut(&self.number) else {
+            // It is glanced at, perhaps from before that lease.
+            return self.wakeup.notify_one();
+        };
+        let earlier = |entry: &Entry| entry.watched.due(lease);
+        let key = (*due, self.number);
+        let Some(next) = registry.queue.get(&key).map(earlier).filter(|next| next < due) else { return };
+        if let Some(entry) = registry.queue.remove(&key) {
+            *due = next;
+            registry.queue.insert((next, self.number), entry);
+            self.shared.work.notify_one();
+        }
+    }
+
     /// Waits until the claim should look for itself.
     ///
     /// # Cancel safety

@@ -70,6 +70,13 @@ impl RedisBuilder {
         self
     }
 
+    /// Sets a version of the cache that `cargo xtask servers` fills, such as `redis-6.2`. The server is missing where
+    /// the cache does not have it.
+    pub fn version(self, version: &str) -> Self {
+        let programs = chosen::cached(version).unwrap_or_else(|| PathBuf::from(version));
+        self.program(programs.join(PROGRAM).display().to_string())
+    }
+
     /// Adds one more argument for the server, after the kit's configuration, which it may override:
     /// `.arg("--maxmemory").arg("16mb")`.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {

@@ -191,10 +191,11 @@ else
   admitted = fits(state.load, state.capacity)
 end
 
--- If this claim was called, others watch for its answer: `+` reports it.
+-- If this claim was called, others watch for its answer: `+` reports it. `=` reports the lease of a grant: the others know
+-- only of leases that they have seen.
 state.called = state.called or {}
 if rank and tonumber(redis.call('ZSCORE', places, own) or now) <= now + CALL_GRACE then
-  state.called[#state.called + 1] = '+' .. string.sub(own, 1, 8)
+  state.called[#state.called + 1] = '+' .. string.sub(own, 1, 8) .. (admitted and string.format('=%x', ttl) or '')
 end
 
 if admitted then

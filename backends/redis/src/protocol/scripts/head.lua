@@ -93,8 +93,11 @@ local function mark_single(held, single)
   return done and done.ok ~= nil
 end
 
--- Returns the publish command: only a slot's servers carry a channel that ends so.
-local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
+-- Returns the publish command: only a slot's servers carry a channel that ends so. A server without the check of rights is
+-- one before 7.0, which has no channels of slots.
+local function publish_on(channel)
+  return redis.acl_check_cmd and string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH'
+end
 
 -- Returns an error if this user may not publish to the channel: called waiters would get no message. Servers
 -- before 7.0 have no such check; a refused message there goes unnoticed.

@@ -223,7 +223,8 @@ local function last_place(places)
 end
 
 -- Notifies the subscribers. A message has only the start of an id: enough to identify a claim, too little to end it.
--- `+` before an id in `called` marks a claim that answers its call: others stop watching it.
+-- `+` before an id in `called` marks a claim that answers its call: others stop watching it. `=` and its lease in
+-- milliseconds, in hexadecimal digits, follow if it is granted.
 --
 -- Messages follow the writes. If a server refuses one, the writes are done, so the result does not change. An acquisition
 -- whose client may not publish is refused before any write, see `refuse_as_mute`.

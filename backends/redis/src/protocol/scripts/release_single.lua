@@ -15,7 +15,9 @@ do
     if mark == '=' or mark == '!' then
       redis.call('DEL', KEYS[1])
       if mark == '!' and ARGV[2] ~= '' then
-        redis.pcall(ARGV[2] == 'swake' and 'SPUBLISH' or 'PUBLISH', string.sub(KEYS[1], 1, -5) .. ARGV[2], '-')
+        -- As `publish_on` in the next part.
+        local publish = redis.acl_check_cmd and ARGV[2] == 'swake' and 'SPUBLISH' or 'PUBLISH'
+        redis.pcall(publish, string.sub(KEYS[1], 1, -5) .. ARGV[2], '-')
       end
       return 1
     end

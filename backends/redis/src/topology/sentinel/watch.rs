@@ -66,7 +66,9 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
                     }
                 }
                 Some(PubSubEvent::Subscribed(_) | PubSubEvent::Pong) => {}
-                Some(PubSubEvent::Ended { .. } | PubSubEvent::Refused { .. }) | None => return Ok(()),
+                Some(PubSubEvent::Ended { .. } | PubSubEvent::Refused { .. } | PubSubEvent::Widened(_)) | None => {
+                    return Ok(());
+                }
             },
             () = timer::at(overdue) => return Ok(()),
             _ = ping.tick() => {

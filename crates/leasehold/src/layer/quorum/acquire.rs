@@ -194,10 +194,17 @@ impl Subscriptions {
                     let then = after(some_of(spread) + if settled { Duration::ZERO } else { SETTLE });
                     soon = Some(soon.map_or(then, |soon| if settled { soon.min(then) } else { soon }));
                 }
-                // Another waiter was faster. Its end will be reported as well.
-                Notification::Taken => {
-                    freed.clear();
-                    soon = None;
+                // Another waiter was faster, unless this member is late, and a majority has reported the end of that
+                // claim already.
+                Notification::Taken { ends_in } => {
+                    freed.remove(&number);
+                    if freed.len() < self.majority {
+                        soon = None;
+                    }
+                    // Its release will be reported as well. Its death will not.
+                    if let Some(ends_in) = ends_in {
+                        next_try = next_try.min(after(ends_in + TICK + some_of(spread)));
+                    }
                 }
                 Notification::Unknown => {
                     let then = after(some_of(spread.max(SETTLE)));

@@ -19,6 +19,8 @@ use crate::require;
 #[must_use = "nothing starts before `start`"]
 pub struct RedisClusterBuilder {
     server: RedisBuilder,
+    /// That of replicas, where it is another one.
+    replica: Option<RedisBuilder>,
     primaries: usize,
     replicas: usize,
     node_timeout: Duration,
@@ -26,13 +28,26 @@ pub struct RedisClusterBuilder {
 
 impl RedisClusterBuilder {
     pub(super) fn new() -> Self {
-        Self { server: RedisBuilder::new(), primaries: 3, replicas: 1, node_timeout: Duration::from_secs(5) }
+        Self {
+            server: RedisBuilder::new(),
+            replica: None,
+            primaries: 3,
+            replicas: 1,
+            node_timeout: Duration::from_secs(5),
+        }
     }
 
     /// Options of each member: `.server(RedisServer::builder().password("secret"))`. A password is what
     /// members log in to each other with as well, and TLS makes the whole cluster speak it.
     pub fn server(mut self, server: RedisBuilder) -> Self {
         self.server = server;
+        self
+    }
+
+    /// Options of each replica, where they differ from those of the primaries in the version, as during an upgrade.
+    /// After a replica has taken over, an older server does not follow it, so the cluster does not settle.
+    pub fn replica(mut self, server: RedisBuilder) -> Self {
+        self.replica = Some(server);
         self
     }
 
@@ -63,35 +78,40 @@ impl RedisClusterBuilder {
         let directory = Directory::create("redis-cluster")?;
         let (password, tls) = self.server.login();
         let certificates = tls.map(|_| Certificates::create(&directory)).transpose()?;
-        let mut common = self
-            .server
-            .clone()
-            .line("cluster-enabled yes")
-            // Beside the data: a member that has lost its data still knows who it is.
-            .line("cluster-config-file ../nodes.conf")
-            .line(format!("cluster-node-timeout {}", self.node_timeout.as_millis()))
-            .line("cluster-allow-replica-migration no")
-            .line("repl-diskless-sync-delay 0");
-        if let Some(password) = password {
-            common = common.line(format!("masterauth {}", quoted(password)));
-        }
-        if let Some(certificates) = &certificates {
-            let client = certificates.client();
-            let path = |path: &Path| quoted(&path.display().to_string());
-            common = common
-                .certificates(certificates)
-                .line("tls-cluster yes")
-                .line("tls-replication yes")
-                .line(format!("tls-client-cert-file {}", path(&client.certificate)))
-                .line(format!("tls-client-key-file {}", path(&client.key)));
-        }
-        let is_old = version(&self.server.find()?)? < BUS_PORT;
-        if is_old && certificates.is_some() {
-            return Err(Error::absent("the kit starts no cluster with TLS of a Redis before 7.0"));
-        }
+        let common = |server: &RedisBuilder| {
+            let mut common = server
+                .clone()
+                .line("cluster-enabled yes")
+                // Beside the data: a member that has lost its data still knows who it is.
+                .line("cluster-config-file ../nodes.conf")
+                .line(format!("cluster-node-timeout {}", self.node_timeout.as_millis()))
+                .line("cluster-allow-replica-migration no")
+                .line("repl-diskless-sync-delay 0");
+            if let Some(password) = password {
+                common = common.line(format!("masterauth {}", quoted(password)));
+            }
+            if let Some(certificates) = &certificates {
+                let client = certificates.client();
+                let path = |path: &Path| quoted(&path.display().to_string());
+                common = common
+                    .certificates(certificates)
+                    .line("tls-cluster yes")
+                    .line("tls-replication yes")
+                    .line(format!("tls-client-cert-file {}", path(&client.certificate)))
+                    .line(format!("tls-client-key-file {}", path(&client.key)));
+            }
+            common
+        };
+        let (primary, replica) =
+            (common(&self.server), common(self.replica.as_ref().unwrap_or(&self.server)));
         let mut members = Vec::new();
-        for _ in 0..self.primaries * (1 + self.replicas) {
-            let (server, bus) = on_free_ports(|| start_member(&common, is_old)).await?;
+        for number in 0..self.primaries * (1 + self.replicas) {
+            let common = if number < self.primaries { &primary } else { &replica };
+            let is_old = version(&common.find()?)? < BUS_PORT;
+            if is_old && certificates.is_some() {
+                return Err(Error::absent("the kit starts no cluster with TLS of a Redis before 7.0"));
+            }
+            let (server, bus) = on_free_ports(|| start_member(common, is_old)).await?;
             members.push(Member { server, bus, awake: AtomicBool::new(true) });
         }
         let cluster =

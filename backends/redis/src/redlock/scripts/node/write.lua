@@ -1,7 +1,8 @@
 -- The second round: takes a fence if nothing has changed since the first round.
 --
 -- KEYS  lock record mark
--- ARGV  stamp run epoch seq name channel id
+-- ARGV  stamp run epoch seq name channel id ttl
+--   ttl  milliseconds in hexadecimal digits, as waiters are told
 -- Returns 1 if it took the fence.
 local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
 local stamp, run, epoch, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -25,6 +26,6 @@ redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)
 -- A server of a lower epoch has lost nothing, so it has taken nothing in this one yet.
 if marked < epoch then redis.call('SET', mark, whole(epoch) .. ' ' .. run) end
 redis.call('HSET', lock, 'fence', fence)
--- Waiters that are about to ask need not. Only the start of an id is sent.
-if channel ~= '' then redis.pcall('PUBLISH', channel, string.sub(found[1], 1, 8)) end
+-- Waiters that are about to ask need not, until the lease may end. Only the start of an id is sent.
+if channel ~= '' then redis.pcall('PUBLISH', channel, '+' .. string.sub(found[1], 1, 8) .. '=' .. ARGV[8]) end
 return 1
