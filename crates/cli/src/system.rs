@@ -8,6 +8,7 @@ pub(crate) mod rendezvous;
 pub(crate) mod script_fd;
 pub(crate) mod service_manager;
 pub(crate) mod signals;
+pub(crate) mod starter;
 pub(crate) mod terminal;
 pub(crate) mod token;
 pub(crate) mod warden;

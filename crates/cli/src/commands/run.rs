@@ -166,9 +166,12 @@ impl HeldRun<'_> {
         let warden = Warden::start(self.hold.lives()).map_err(|error| {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
-        let job = Job::new(request, &self.hold, warden, self.stderr, self.status);
-        let variables = self.hold.variables(request);
-        let child = Child::start(&request.program, file, variables, job.group(), Stdio::inherit()).await;
+        let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
+        let (program, variables) = (&request.program, self.hold.variables(request));
+        let child = match job.group() {
+            Some(group) => Child::start(program, file, variables, group, Stdio::inherit()).await,
+            None => Child::start_beside(program, file, variables, |command| job.tell_warden(command)).await,
+        };
         match child {
             Ok(child) => Ok(job.supervise(child, self.signals).await),
             Err(error) => {

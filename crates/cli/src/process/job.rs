@@ -127,6 +127,11 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Tells the warden which process it has to end, in the group of the caller.
+    pub(crate) fn tell_warden(&mut self, command: Pid) {
+        self.warden.send(Message::Command(command));
+    }
+
     /// Sends a signal to the command and to what it has started: all of its group, or, in the group of the
     /// caller, the command alone. Once the command has ended, it goes to all that is waited for.
     fn signal(&mut self, signal: Signal) {
@@ -171,9 +176,6 @@ impl<'a> Job<'a> {
     /// Attends to the command until it has ended, and to what it has left behind.
     pub(crate) async fn supervise(mut self, child: Child, signals: &mut Signals) -> Outcome {
         self.command = Some(child.pid());
-        if self.group().is_none() {
-            self.warden.send(Message::Command(child.pid()));
-        }
         let mut listening = self.listening();
         let ending = loop {
             self.check_lease();

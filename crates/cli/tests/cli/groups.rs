@@ -1,11 +1,16 @@
 //! The processes of the command: `--same-group`, `--exec`, `--wait-group`.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
+use nix::sys::fanotify::{
+    EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::pty::Pty;
-use crate::support::{Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
+use crate::support::{BINARY, LIMIT, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
 
 #[test]
 fn same_group_leaves_the_command_in_the_group_of_the_caller() {
@@ -31,6 +36,93 @@ fn killed_leasehold_in_the_same_group_ends_its_command_only() {
     assert!(is_alive(beside), "a process of the caller");
     sandbox.run(&["--wait", "30s", "job"], "true").expect(0);
     kill_process(Pid::from_raw(beside).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The kernel lets nobody begin a program before this process has said so.
+struct Gate(Fanotify);
+
+impl Gate {
+    /// `None` where the user may not do that, which takes root.
+    fn before_or_skip(program: &Path) -> Option<Gate> {
+        let made = Fanotify::init(InitFlags::FAN_CLASS_CONTENT, EventFFlags::O_CLOEXEC).and_then(|gate| {
+            let (flags, mask) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_OPEN_EXEC_PERM);
+            gate.mark(flags, mask, rustix::fs::CWD, Some(program)).map(|()| Gate(gate))
+        });
+        made.inspect_err(|error| leasehold_testkit::require::skip("fanotify", &error.to_string())).ok()
+    }
+
+    /// Waits until a process is at the gate.
+    fn wait(&self) -> FanotifyEvent {
+        let limit = Timespec::try_from(LIMIT).unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)), Ok(1), "nobody is there");
+        self.0.read_events().unwrap().pop().unwrap()
+    }
+
+    fn open(&self, event: &FanotifyEvent) {
+        let response = FanotifyResponse::new(event.fd().unwrap(), Response::FAN_ALLOW);
+        self.0.write_response(response).unwrap();
+    }
+}
+
+#[test]
+fn leasehold_that_is_killed_while_the_command_begins_ends_it_in_the_same_group_too() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path("program");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let Some(gate) = Gate::before_or_skip(&program) else { return };
+    let command = ["run", "--same-group", "job", "--", "./program", "1000"];
+    let running = Started::new(sandbox.leasehold(&command));
+    let event = gate.wait();
+    // From here on it does nothing any more: it is not there to see that the command has begun.
+    running.signal(Signal::STOP);
+    let state_of = |pid: i32, what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
+    eventually(|| match state_of(running.pid().as_raw_pid(), "stat") {
+        stat if stat.contains(") T ") => Ok(()),
+        stat => Err(stat),
+    });
+    gate.open(&event);
+    eventually(|| match state_of(event.pid(), "comm") {
+        name if name == "program\n" => Ok(()),
+        name => Err(name),
+    });
+    running.signal(Signal::KILL);
+    wait_until_gone(event.pid());
+}
+
+#[test]
+fn leasehold_that_is_killed_before_the_warden_knows_the_command_has_not_begun_it() {
+    let sandbox = Sandbox::new();
+    // Another file than that of the other tests, which would have to wait at the gate, too.
+    let program = sandbox.path("program");
+    std::fs::copy(BINARY, &program).unwrap();
+    let Some(gate) = Gate::before_or_skip(&program) else { return };
+    let running = Started::new(sandbox.sh("exec ./program run --same-group job -- echo began"));
+    for _leasehold_and_warden in 0..2 {
+        gate.open(&gate.wait());
+    }
+    let starter = gate.wait();
+    running.signal(Signal::KILL);
+    wait_until_gone(running.pid().as_raw_pid());
+    gate.open(&starter);
+    wait_until_gone(starter.pid());
+    assert_eq!(running.end().out, "");
+}
+
+#[test]
+fn command_that_cannot_begin_in_the_same_group_is_reported_like_any_other() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path("script");
+    let status = "leasehold run --same-group --status-fd 7 job -- ./script 7>status";
+    for (interpreter, code) in [("/no/such/interpreter", 127), ("/etc/passwd", 126)] {
+        std::fs::write(&script, format!("#!{interpreter}\n")).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let own_group = sandbox.end(&["run", "job", "--", "./script"]).expect(code);
+        let ended = Started::new(sandbox.sh(status)).end().expect(code);
+        assert_eq!(ended.err, own_group.err);
+        let status = std::fs::read_to_string(sandbox.path("status")).unwrap();
+        assert!(status.contains(&format!("{code},\"by\":\"leasehold\"")), "{status}");
+        assert_eq!(sandbox.show("job")["state"], "free");
+    }
 }
 
 #[test]
