@@ -41,7 +41,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::processes::{self, Identity, descendants};
+use crate::system::processes::{self, Identity, Process, descendants};
 use crate::system::token::{Token, take_from};
 
 /// Leasehold's end of the pipe to the warden.
@@ -101,6 +101,8 @@ impl Warden {
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
+        // By this an outer warden finds it, even if both runs are gone.
+        command.arg(processes::leader().map(|leader| leader.to_string()).unwrap_or_default());
         command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // This process starts no other one meanwhile, which would inherit them too.
         let _lives = inheritable(lives)?;
@@ -305,7 +307,8 @@ impl WardenLoop {
 
 impl Target {
     fn of_arguments() -> Target {
-        let signal = std::env::args().nth(2).and_then(|signal| Signal::from_named_raw(signal.parse().ok()?));
+        let signal =
+            std::env::args().nth(LEADER + 1).and_then(|signal| Signal::from_named_raw(signal.parse().ok()?));
         signal.map_or(Target::Group, Target::Caller)
     }
 
@@ -381,9 +384,9 @@ fn kill_tree(pid: Pid, handle: Option<&OwnedFd>) {
     let mut pause = END_PAUSE;
     while is_running(pid, handle) {
         let all = processes::all();
-        let is_warden = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_named(NAME));
+        let is_it = |pid: Pid| all.iter().any(|process| process.pid == pid && is_warden_process(process));
         let mut below = descendants(&all, pid);
-        below.retain(|pid| !is_warden(*pid));
+        below.retain(|pid| !is_it(*pid));
         // A process that is stopped starts no others.
         let _ = kill_process(pid, Signal::STOP);
         let killed = below.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
@@ -412,13 +415,18 @@ fn kill_group() {
 fn kill_others(groups: &mut Vec<Pid>) -> bool {
     let all = processes::all();
     let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
+    let leads = |process: &&Process| process.group == Some(process.pid);
+    let wardens: Vec<_> = all.iter().filter(leads).filter(|process| is_warden_process(process)).collect();
     loop {
         let known = groups.len();
-        for warden in
-            all.iter().filter(|process| process.is_named(NAME) && process.group == Some(process.pid))
-        {
+        for warden in &wardens {
             let parent = all.iter().find(|process| Some(process.pid) == warden.parent);
-            if !groups.contains(&warden.pid) && is_in(groups, parent.and_then(|parent| parent.group)) {
+            // The run that it belongs to may be gone, and says no longer where it was.
+            let leader = leader_above(warden.pid);
+            let leader = all.iter().find(|process| Some(process.identity()) == leader);
+            let is_below = is_in(groups, parent.and_then(|parent| parent.group))
+                || is_in(groups, leader.map(|leader| leader.pid));
+            if !groups.contains(&warden.pid) && is_below {
                 groups.push(warden.pid);
             }
         }
@@ -427,8 +435,25 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
         }
     }
     let members = all.iter().filter(|process| is_in(groups, process.group));
-    let living = members.filter(|process| !process.is_over && !process.is_named(NAME));
+    let living = members.filter(|process| !process.is_over && !is_warden_process(process));
     living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
+}
+
+/// Returns `true` if the process is a warden. It takes its name after it was started under it.
+fn is_warden_process(process: &Process) -> bool {
+    process.is_named(NAME) || argument(process.pid, 0).is_some_and(|name| name == NAME)
+}
+
+/// Returns the leader of the group of the leasehold that has started this warden.
+fn leader_above(warden: Pid) -> Option<Identity> {
+    argument(warden, LEADER)?.parse().ok()
+}
+
+/// Returns one of the words with which a process was started; `None` if it has ended.
+fn argument(of: Pid, index: usize) -> Option<String> {
+    let line = std::fs::read(format!("/proc/{}/cmdline", of.as_raw_pid())).ok()?;
+    let word = line.split(|byte| *byte == 0).nth(index)?;
+    String::from_utf8(word.to_vec()).ok()
 }
 
 /// Returns this program's file, even if it was replaced by another since the start.
@@ -446,8 +471,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time that a caller has to end after its signal, before the lock may be free.
 const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
-/// The argument that names the first copy of the caller, after the name, the id of leasehold and the signal.
-const FIRST_COPY: usize = 3;
+/// The argument that names the leader of the group of leasehold, after the name and the id of leasehold.
+const LEADER: usize = 2;
+/// The argument that names the first copy of the caller, after the leader and the signal.
+const FIRST_COPY: usize = LEADER + 2;
 /// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 const END_LIMIT: Duration = Duration::from_millis(200);
