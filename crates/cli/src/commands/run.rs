@@ -168,6 +168,10 @@ impl HeldRun<'_> {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
         let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
+        // The warden may have taken longer to start than the lease lasts.
+        if job.is_too_late() {
+            return Ok(job.forgo().await);
+        }
         let (program, variables) = (&request.program, self.hold.variables(request));
         let child = match job.group() {
             Some(group) => Child::start(program, file, variables, group, Stdio::inherit()).await,

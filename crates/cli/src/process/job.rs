@@ -167,6 +167,24 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Looks at the clock before the command begins. Returns `true` if it may not, since a lock is lost.
+    pub(crate) fn is_too_late(&mut self) -> bool {
+        if self.request.on_lost == Loss::Ignore {
+            return false;
+        }
+        let Some(LockLoss { lock, cause }) = self.leases.check() else { return false };
+        let name = visible(lock.as_str());
+        self.stderr.print_line(&format!("{name} was lost: {cause}; the command was not started"));
+        true
+    }
+
+    /// Ends the job of a command that may not begin.
+    pub(crate) async fn forgo(mut self) -> Outcome {
+        let had_terminal = self.take_terminal_back();
+        // The loss decides, and not the code.
+        self.finish(Ending::Code(0), had_terminal).await
+    }
+
     /// Ends the job without a command.
     pub(crate) async fn abandon(mut self) {
         self.take_terminal_back();

@@ -1,16 +1,12 @@
 //! The processes of the command: `--same-group`, `--exec`, `--wait-group`.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 
-use nix::sys::fanotify::{
-    EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
-};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::gate::Gate;
 use crate::support::pty::Pty;
-use crate::support::{BINARY, LIMIT, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
+use crate::support::{BINARY, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
 
 #[test]
 fn same_group_leaves_the_command_in_the_group_of_the_caller() {
@@ -36,32 +32,6 @@ fn killed_leasehold_in_the_same_group_ends_its_command_only() {
     assert!(is_alive(beside), "a process of the caller");
     sandbox.run(&["--wait", "30s", "job"], "true").expect(0);
     kill_process(Pid::from_raw(beside).unwrap(), Signal::KILL).unwrap();
-}
-
-/// The kernel lets nobody begin a program before this process has said so.
-struct Gate(Fanotify);
-
-impl Gate {
-    /// `None` where the user may not do that, which takes root.
-    fn before_or_skip(program: &Path) -> Option<Gate> {
-        let made = Fanotify::init(InitFlags::FAN_CLASS_CONTENT, EventFFlags::O_CLOEXEC).and_then(|gate| {
-            let (flags, mask) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_OPEN_EXEC_PERM);
-            gate.mark(flags, mask, rustix::fs::CWD, Some(program)).map(|()| Gate(gate))
-        });
-        made.inspect_err(|error| leasehold_testkit::require::skip("fanotify", &error.to_string())).ok()
-    }
-
-    /// Waits until a process is at the gate.
-    fn wait(&self) -> FanotifyEvent {
-        let limit = Timespec::try_from(LIMIT).unwrap();
-        assert_eq!(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)), Ok(1), "nobody is there");
-        self.0.read_events().unwrap().pop().unwrap()
-    }
-
-    fn open(&self, event: &FanotifyEvent) {
-        let response = FanotifyResponse::new(event.fd().unwrap(), Response::FAN_ALLOW);
-        self.0.write_response(response).unwrap();
-    }
 }
 
 #[test]
