@@ -382,20 +382,36 @@ fn is_running(pid: Pid, handle: Option<&OwnedFd>) -> bool {
 /// Ends a process and its descendants. The process itself is the last, so that they can be found by it.
 fn kill_tree(pid: Pid, handle: Option<&OwnedFd>) {
     let mut pause = END_PAUSE;
-    while is_running(pid, handle) {
+    let mut found = Vec::new();
+    loop {
         let all = processes::all();
-        let is_it = |pid: Pid| all.iter().any(|process| process.pid == pid && is_warden_process(process));
-        let mut below = descendants(&all, pid);
-        below.retain(|pid| !is_it(*pid));
-        // A process that is stopped starts no others.
-        let _ = kill_process(pid, Signal::STOP);
-        let killed = below.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
-        if killed == 0 && is_running(pid, handle) {
-            let _ = kill_process(pid, Signal::KILL);
+        let is_there = is_running(pid, handle);
+        found = tree(&all, is_there.then_some(pid), &found);
+        if is_there {
+            // A process that is stopped starts no others.
+            let _ = kill_process(pid, Signal::STOP);
+        }
+        let killed = found.iter().filter(|found| kill_process(found.pid, Signal::KILL).is_ok()).count();
+        match (killed, is_there) {
+            (0, false) => return,
+            (0, true) => drop(kill_process(pid, Signal::KILL)),
+            _ => {}
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(KILL_PAUSE);
     }
+}
+
+/// Returns the living descendants of a process, and of those that were found before: a process whose parent was killed
+/// first is no descendant any more. Wardens end by themselves.
+fn tree(all: &[Process], root: Option<Pid>, found: &[Identity]) -> Vec<Identity> {
+    let is_alive = |process: &&Process| !process.is_over && found.contains(&process.identity());
+    let mut pids: Vec<Pid> = all.iter().filter(is_alive).map(|process| process.pid).collect();
+    for above in root.into_iter().chain(pids.clone()) {
+        pids.extend(descendants(all, above));
+    }
+    let is_in = |process: &&Process| pids.contains(&process.pid) && !is_warden_process(process);
+    all.iter().filter(is_in).map(Process::identity).collect()
 }
 
 /// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose
@@ -483,6 +499,23 @@ const END_PAUSE: Duration = Duration::from_millis(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn process_whose_parent_was_killed_first_is_still_found() {
+        let process = |stat: &str| Process::read(stat).unwrap();
+        let (root, middle, last) =
+            (process("10 (x) S 1 1"), process("20 (x) S 10 1"), process("30 (x) S 20 1"));
+        let before = [root.clone(), middle.clone(), last.clone(), process("31 (lh-warden) S 20 31")];
+        let found = tree(&before, Some(root.pid), &[]);
+        assert_eq!(found, [middle.identity(), last.identity()]);
+        // The last one is still in the kernel. Its parent is the first process by now, which has others.
+        let after =
+            [root.clone(), process("30 (x) D 1 1"), process("40 (x) S 30 1"), process("50 (x) S 1 1")];
+        let found = tree(&after, Some(root.pid), &found);
+        assert_eq!(found, [last.identity(), process("40 (x) S 30 1").identity()]);
+        assert_eq!(tree(&after, None, &found), found);
+        assert_eq!(tree(&[root, process("30 (x) Z 1 1")], None, &found), []);
+    }
 
     #[test]
     fn warden_messages_read_back_and_others_are_ignored() {
