@@ -128,13 +128,18 @@ fn typed_ctrl_c_in_the_same_group_reaches_the_command_once() {
 fn typed_ctrl_c_and_ctrl_z_in_the_same_group_are_those_of_a_job() {
     let sandbox = Sandbox::new();
     let mut shell = Pty::shell(&sandbox);
-    let reads =
-        "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"";
+    let reads = "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy $$; until read -r line; do :; done; echo \"got $line\"";
     shell.enter(&format!("leasehold run --same-group job -- sh -c '{reads}; exec sleep 1000'"));
-    shell.see("ready");
+    shell.see("ready ");
+    let command = number(&shell.see("\r"));
     shell.press("\x1a");
     shell.see("Stopped");
     shell.prompt();
+    // The shell waits for leasehold alone. Until the command has stopped, too, it may read what is typed.
+    eventually(|| match std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap() {
+        stat if stat.contains(") T ") => Ok(()),
+        stat => Err(stat),
+    });
     shell.enter("fg");
     shell.see("onward");
     shell.press("words\r");
