@@ -35,6 +35,9 @@ fn main() -> ExitCode {
     if system::warden::is_warden() {
         return system::warden::serve().into();
     }
+    if system::starter::is_starter() {
+        return system::starter::serve().into();
+    }
     #[cfg(feature = "torture")]
     if commands::torture::is_worker() {
         return leasehold_torture::worker::run();

@@ -2,12 +2,14 @@
 
 pub(crate) mod caller;
 pub(crate) mod descriptors;
+pub(crate) mod ending;
 pub(crate) mod orphans;
 pub(crate) mod processes;
 pub(crate) mod rendezvous;
 pub(crate) mod script_fd;
 pub(crate) mod service_manager;
 pub(crate) mod signals;
+pub(crate) mod starter;
 pub(crate) mod terminal;
 pub(crate) mod token;
 pub(crate) mod warden;

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 
-/// A file system in memory that has room for a few megabytes. It is unmounted when it is dropped.
+/// A file system in memory that has room for a few megabytes. It is unmounted when it is dropped, or by the next one
+/// if its process was killed.
 #[derive(Debug)]
 pub struct SmallDisk {
     // Removed after the file system is unmounted.
@@ -23,11 +25,16 @@ impl SmallDisk {
     /// # Errors
     /// [`Error::is_missing`] if this user may not mount one, which takes root.
     pub fn mount(server: &str, megabytes: u32) -> Result<Self, Error> {
+        unmount_left_over();
+        Self::mount_for(getpid(), server, megabytes)
+    }
+
+    fn mount_for(owner: Pid, server: &str, megabytes: u32) -> Result<Self, Error> {
         let directory = Directory::create(server)?;
         let size = std::ffi::CString::new(format!("size={megabytes}m,mode=0700"))
             .map_err(cannot("write the options of", "a file system"))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-        match mount("tmpfs", directory.path(), "tmpfs", flags, Some(size.as_c_str())) {
+        match mount(format!("{SOURCE}{owner}"), directory.path(), "tmpfs", flags, Some(size.as_c_str())) {
             Ok(()) => Ok(Self { directory }),
             Err(Errno::PERM | Errno::ACCESS | Errno::NODEV | Errno::NOSYS) => {
                 Err(Error::absent("a file system of its own cannot be mounted by this user"))
@@ -84,9 +91,52 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Unmounts those whose processes have ended without doing so, because they were killed.
+fn unmount_left_over() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for line in mounts.lines() {
+        let mut words = line.split(' ');
+        let (Some(source), Some(path)) = (words.next(), words.next()) else { continue };
+        let owner = source.strip_prefix(SOURCE).and_then(|owner| Pid::from_raw(owner.parse().ok()?));
+        if owner.is_some_and(|owner| test_kill_process(owner) == Err(Errno::SRCH))
+            && unmount(path, UnmountFlags::DETACH).is_ok()
+        {
+            let _ = std::fs::remove_dir(path);
+        }
+    }
+}
+
+/// What the kernel lists as the source of such a file system, before the id of its process.
+const SOURCE: &str = "leasehold-small-disk-";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_mounted(path: &Path) -> bool {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    }
+
+    #[test]
+    fn disk_of_a_process_that_was_killed_is_unmounted_by_the_next() {
+        let mut owner = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let left = SmallDisk::mount_for(Pid::from_child(&owner), "small-disk", 1);
+        let left = left.map(std::mem::ManuallyDrop::new);
+        let beside = SmallDisk::mount("small-disk", 1);
+        let is_there = left.as_ref().is_ok_and(|left| is_mounted(left.path()));
+        owner.kill().unwrap();
+        owner.wait().unwrap();
+        let left = match left {
+            Ok(left) => left,
+            Err(missing) if missing.is_missing() => return,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(is_there, "its process lived");
+        let next = SmallDisk::mount("small-disk", 1).unwrap();
+        assert!(!left.path().exists());
+        assert!([beside.unwrap(), next].iter().all(|disk| is_mounted(disk.path())));
+    }
 
     #[test]
     fn a_full_disk_refuses_to_grow_until_it_is_emptied() {

@@ -25,7 +25,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it spaces out requests in the time of the runtime, and counts no lease",
     },
     Exception {
-        path: "crates/cli/src/system/warden.rs",
+        path: "crates/cli/src/system/ending.rs",
         rule: RULE,
         why: "the warden is a process of its own without a runtime, and waits for the deaths of others",
     },

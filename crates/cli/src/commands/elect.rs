@@ -24,15 +24,14 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let status = Status::start(&request.name, sinks(&request.report)?)?;
-    let exit = terms(&request, &mut signals, &stderr, &status).await;
-    let by = if matches!(exit, Exit::Command(_)) { Ender::Command } else { Ender::Leasehold };
+    let (exit, by) = terms(&request, &mut signals, &stderr, &status).await;
     status.report(&Event::Exit { code: exit.code(), by });
     tokio::join!(stderr.flush(), status.flush());
     Ok(exit)
 }
 
 /// Runs one term after the other.
-async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status: &Status) -> Exit {
+async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status: &Status) -> (Exit, Ender) {
     let mut is_first = true;
     loop {
         let ended = hold_and_run(request, signals, stderr, status).await;
@@ -42,7 +41,7 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
         if let Some(signal) = signals.ending(request.grace())
             && let Ok(Ended { exit: Exit::Lost, .. }) | Err(_) = ended
         {
-            return Exit::by(signal);
+            return (Exit::by(signal), Ender::Leasehold);
         }
         match ended {
             Ok(Ended { exit: Exit::Lost, .. }) => {
@@ -51,15 +50,15 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
             Err(problem) if problem.exit == Exit::Unavailable && !is_first => {
                 stderr.print_line(&format!("{problem}; trying again in {}", duration(PAUSE)));
             }
-            Ok(Ended { exit, .. }) => return exit,
+            Ok(Ended { exit, by, .. }) => return (exit, by),
             Err(problem) => {
                 stderr.print_line(&problem.to_string());
-                return problem.exit;
+                return (problem.exit, Ender::Leasehold);
             }
         }
         tokio::select! {
             biased;
-            signal = signals.sent() => return Exit::by(signal),
+            signal = signals.sent() => return (Exit::by(signal), Ender::Leasehold),
             () = tokio::time::sleep(PAUSE) => {}
         }
     }

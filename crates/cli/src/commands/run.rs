@@ -40,7 +40,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
         stderr.print_line(&problem.to_string());
     }
     let (exit, by) = match &ended {
-        Ok(ended) => (ended.exit, ended.by()),
+        Ok(ended) => (ended.exit, ended.by),
         Err(problem) => (problem.exit, Ender::Leasehold),
     };
     status.report(&Event::Exit { code: exit.code(), by });
@@ -66,20 +66,20 @@ pub(crate) fn sinks(report: &ReportArgs) -> Result<Sinks, Problem> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) exit: Exit,
+    /// The origin of its code.
+    pub(crate) by: Ender,
     /// `true` if the lock was held at all.
     pub(crate) was_held: bool,
 }
 
 impl Ended {
     fn waiting(signal: Signal) -> Ended {
-        Ended { exit: Exit::by(signal), was_held: false }
+        Ended { was_held: false, ..Ended::holding(Exit::by(signal)) }
     }
 
-    fn by(self) -> Ender {
-        match self.exit {
-            Exit::Command(_) | Exit::Signal(_) | Exit::Interrupted if self.was_held => Ender::Command,
-            _ => Ender::Leasehold,
-        }
+    /// Builds the end of a hold that is not the command's own.
+    fn holding(exit: Exit) -> Ended {
+        Ended { exit, by: Ender::Leasehold, was_held: true }
     }
 }
 
@@ -105,11 +105,10 @@ pub(crate) async fn hold_and_run(
     let ended = match LockHold::take(request, &locks, signals, stderr, status).await {
         Ok(Taken::Held(hold)) => {
             let held = HeldRun { request, hold, signals, stderr, status };
-            let exit = match request.launch {
+            match request.launch {
                 Launch::InPlace => held.replace_this_process(file).await,
                 _ => held.run_command(file).await,
-            };
-            exit.map(|exit| Ended { exit, was_held: true })
+            }
         }
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
         Err(problem) => Err(problem),
@@ -143,7 +142,7 @@ struct HeldRun<'a> {
 
 impl HeldRun<'_> {
     /// Starts the command under the lock, attends to it, and releases the lock.
-    async fn run_command(mut self, file: PathBuf) -> Result<Exit, Problem> {
+    async fn run_command(mut self, file: PathBuf) -> Result<Ended, Problem> {
         let began = SystemClock.now();
         let outcome = self.start(file).await;
         let interrupted = match &outcome {
@@ -154,10 +153,12 @@ impl HeldRun<'_> {
         let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
         let HeldRun { request, hold, stderr, status, .. } = self;
         let returned = hold.release_lock(request, lost, stderr, status).await;
-        let exit = interrupted.map_or(outcome?.exit(), Exit::by);
+        let of_command = Ended { by: Ender::Command, ..Ended::holding(outcome?.exit()) };
         match (lost || returned == Returned::Lost, request.on_lost) {
-            (true, Loss::Ignore) | (false, _) => Ok(exit),
-            (true, _) => Ok(Exit::Lost),
+            (true, Loss::Ignore) | (false, _) => {
+                Ok(interrupted.map_or(of_command, |signal| Ended::holding(Exit::by(signal))))
+            }
+            (true, _) => Ok(Ended::holding(Exit::Lost)),
         }
     }
 
@@ -166,9 +167,16 @@ impl HeldRun<'_> {
         let warden = Warden::start(self.hold.lives()).map_err(|error| {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
-        let job = Job::new(request, &self.hold, warden, self.stderr, self.status);
-        let variables = self.hold.variables(request);
-        let child = Child::start(&request.program, file, variables, job.group(), Stdio::inherit()).await;
+        let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
+        // The warden may have taken longer to start than the lease lasts.
+        if job.is_too_late() {
+            return Ok(job.forgo().await);
+        }
+        let (program, variables) = (&request.program, self.hold.variables(request));
+        let child = match job.group() {
+            Some(group) => Child::start(program, file, variables, group, Stdio::inherit()).await,
+            None => Child::start_beside(program, file, variables, |command| job.tell_warden(command)).await,
+        };
         match child {
             Ok(child) => Ok(job.supervise(child, self.signals).await),
             Err(error) => {
@@ -179,7 +187,7 @@ impl HeldRun<'_> {
     }
 
     /// Becomes the command, which inherits the lock. It returns only if that fails.
-    async fn replace_this_process(self, file: PathBuf) -> Result<Exit, Problem> {
+    async fn replace_this_process(self, file: PathBuf) -> Result<Ended, Problem> {
         let HeldRun { request, hold, signals, stderr, status } = self;
         let mut command = child::command(&request.program, file, hold.variables(request));
         // All that is to be written has to be written before, because the threads that write end here.
@@ -192,7 +200,7 @@ impl HeldRun<'_> {
         };
         if let Some(signal) = signal {
             hold.release_lock(request, false, stderr, status).await;
-            return Ok(Exit::by(signal));
+            return Ok(Ended::holding(Exit::by(signal)));
         }
         // Without the descriptor of each lock the command would run, and the lock would be free.
         let error = match hold.is_kept_by_lives().then(|| inheritable(hold.lives())) {
@@ -220,9 +228,12 @@ impl HeldRun<'_> {
         }
     }
 
-    /// Holds the lock until it is lost, or a signal comes, which is returned. If an outer `run` holds it, its
-    /// loss ends the whole group; that of a section is noticed here.
+    /// Holds the lock until it is lost, or a signal comes, which is returned: also one that the command has
+    /// survived. If an outer `run` holds it, its loss ends the whole group; that of a section is noticed here.
     async fn stay(&mut self) -> Option<Signal> {
+        if let Some(signal) = self.signals.ending(self.request.grace()) {
+            return Some(signal);
+        }
         tokio::select! {
             biased;
             () = self.hold.lost() => None,

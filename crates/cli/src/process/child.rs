@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
 use crate::process::environment::Variables;
 use crate::request::program::Program;
+use crate::system::starter::Starter;
 
 /// A started command.
 #[derive(Debug)]
@@ -38,8 +39,7 @@ pub(crate) enum Ending {
 }
 
 impl Child {
-    /// Starts `file` as `program`, with these variables set, or removed, in this group, or in that of the
-    /// caller.
+    /// Starts `file` as `program`, with these variables set, or removed, in this group.
     ///
     /// # Errors
     /// Of the operating system; see [`Program::refusal`].
@@ -47,19 +47,40 @@ impl Child {
         program: &Program,
         file: PathBuf,
         variables: Variables,
-        group: Option<Pid>,
+        group: Pid,
         stdin: Stdio,
     ) -> io::Result<Child> {
         let mut command = command(program, file, variables);
-        if let Some(group) = group {
-            command.process_group(group.as_raw_nonzero().get());
-        }
-        command.stdin(stdin).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        command.process_group(group.as_raw_nonzero().get()).stdin(stdin);
         // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
         // renewed meanwhile.
-        let started = tokio::task::spawn_blocking(move || command.spawn()).await;
-        let child = started.map_err(io::Error::other)??;
-        Ok(Child { pid: Pid::from_child(&child) })
+        unblocked(move || command.spawn()).await.map(|child| Child { pid: Pid::from_child(&child) })
+    }
+
+    /// Starts it in the group of the caller. It does not begin before `known` has returned, nor if this process ends
+    /// before that.
+    ///
+    /// # Errors
+    /// As for [`Child::start`].
+    pub(crate) async fn start_beside(
+        program: &Program,
+        file: PathBuf,
+        variables: Variables,
+        known: impl FnOnce(Pid),
+    ) -> io::Result<Child> {
+        let (starter, mut command, its_ends) = Starter::new(&file, program.name(), &program.arguments)?;
+        set(&mut command, variables);
+        let started = unblocked(move || {
+            let _its_ends = its_ends;
+            command.spawn()
+        });
+        let mut process = started.await?;
+        known(Pid::from_child(&process));
+        let begun = unblocked(move || match starter.proceed() {
+            Ok(()) => Ok(process),
+            Err(error) => process.wait().and(Err(error)),
+        });
+        begun.await.map(|child| Child { pid: Pid::from_child(&child) })
     }
 
     /// Returns its id, which must not be used once its end was seen.
@@ -86,13 +107,24 @@ impl Child {
 pub(crate) fn command(program: &Program, file: PathBuf, variables: Variables) -> Command {
     let mut command = Command::new(file);
     command.arg0(program.name()).args(&program.arguments);
+    set(&mut command, variables);
+    command
+}
+
+fn set(command: &mut Command, variables: Variables) {
     for (name, value) in variables {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
     }
-    command
+}
+
+/// Does what may block, on another thread.
+async fn unblocked<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 fn change_of(status: WaitStatus) -> Option<Change> {

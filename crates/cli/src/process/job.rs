@@ -127,6 +127,11 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Tells the warden which process it has to end, in the group of the caller.
+    pub(crate) fn tell_warden(&mut self, command: Pid) {
+        self.warden.send(Message::Command(command));
+    }
+
     /// Sends a signal to the command and to what it has started: all of its group, or, in the group of the
     /// caller, the command alone. Once the command has ended, it goes to all that is waited for.
     fn signal(&mut self, signal: Signal) {
@@ -162,6 +167,24 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Looks at the clock before the command begins. Returns `true` if it may not, since a lock is lost.
+    pub(crate) fn is_too_late(&mut self) -> bool {
+        if self.request.on_lost == Loss::Ignore {
+            return false;
+        }
+        let Some(LockLoss { lock, cause }) = self.leases.check() else { return false };
+        let name = visible(lock.as_str());
+        self.stderr.print_line(&format!("{name} was lost: {cause}; the command was not started"));
+        true
+    }
+
+    /// Ends the job of a command that may not begin.
+    pub(crate) async fn forgo(mut self) -> Outcome {
+        let had_terminal = self.take_terminal_back();
+        // The loss decides, and not the code.
+        self.finish(Ending::Code(0), had_terminal).await
+    }
+
     /// Ends the job without a command.
     pub(crate) async fn abandon(mut self) {
         self.take_terminal_back();
@@ -171,9 +194,6 @@ impl<'a> Job<'a> {
     /// Attends to the command until it has ended, and to what it has left behind.
     pub(crate) async fn supervise(mut self, child: Child, signals: &mut Signals) -> Outcome {
         self.command = Some(child.pid());
-        if self.group().is_none() {
-            self.warden.send(Message::Command(child.pid()));
-        }
         let mut listening = self.listening();
         let ending = loop {
             self.check_lease();

@@ -3,6 +3,7 @@
 //! Ground rules: a number is looked at once, while the command line is read, before this process opens
 //! anything: later it may be the number of something else. The command inherits none of them.
 
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::str::FromStr;
@@ -34,7 +35,7 @@ impl FromStr for InheritedFd {
         let taken = match number {
             1 => io::stdout().as_fd().try_clone_to_owned(),
             2 => io::stderr().as_fd().try_clone_to_owned(),
-            3.. => take(number),
+            3.. => take(number, OpenOptions::new().append(true)),
             _ => return Err(complaint()),
         };
         let taken = taken.and_then(|fd| writable(&fd).map(|()| fd));
@@ -107,14 +108,17 @@ fn writable(fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Takes a descriptor over: it is closed under its number, and kept under another that no `exec` passes on.
-fn take(number: i32) -> io::Result<OwnedFd> {
-    let copy = copy_of(number)?;
+///
+/// # Errors
+/// There is none with this number; no descriptor is left.
+pub(crate) fn take(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
+    let copy = copy_of(number, use_of_it)?;
     let _ = nix::unistd::close(number);
     Ok(copy)
 }
 
 #[cfg(target_os = "linux")]
-fn copy_of(number: i32) -> io::Result<OwnedFd> {
+fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
     let own = pidfd_open(getpid(), PidfdFlags::empty());
@@ -122,17 +126,38 @@ fn copy_of(number: i32) -> io::Result<OwnedFd> {
         Ok(fd) => Ok(fd),
         Err(error @ rustix::io::Errno::BADF) => Err(error.into()),
         // Some sandboxes forbid the call.
-        Err(_) => reopened(number),
+        Err(_) => reopened(number, use_of_it),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn copy_of(number: i32) -> io::Result<OwnedFd> {
-    reopened(number)
+fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
+    reopened(number, use_of_it)
 }
 
 /// Opens what the descriptor leads to once more.
-fn reopened(number: i32) -> io::Result<OwnedFd> {
-    let file = std::fs::OpenOptions::new().append(true).open(format!("/dev/fd/{number}"));
-    file.map(OwnedFd::from)
+fn reopened(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
+    use_of_it.open(format!("/dev/fd/{number}")).map(OwnedFd::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn ends_of_a_pipe_work_when_they_are_opened_once_more() {
+        let (reader, writer) = io::pipe().unwrap();
+        let again = reopened(writer.as_raw_fd(), OpenOptions::new().append(true)).unwrap();
+        drop(writer);
+        File::from(again).write_all(b"go").unwrap();
+        // Nobody writes any more, which does not delay it.
+        let again = reopened(reader.as_raw_fd(), OpenOptions::new().read(true)).unwrap();
+        let mut text = String::new();
+        File::from(again).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "go");
+    }
 }

@@ -33,6 +33,12 @@ pub(crate) struct Identity {
 }
 
 impl Process {
+    /// Returns the one with this name in the list, which lives; `None` if there is none.
+    fn at(name: &str) -> Option<Process> {
+        let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+        Process::read(&stat).filter(|process| !process.is_over)
+    }
+
     pub(crate) fn read(stat: &str) -> Option<Process> {
         // The name may hold anything, parentheses and spaces included.
         let (pid, rest) = stat.split_once(" (")?;
@@ -69,8 +75,7 @@ impl Process {
 impl Identity {
     /// Returns that of the process that has this id now; `None` if there is none.
     pub(crate) fn of(pid: Pid) -> Option<Identity> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-        Process::read(&stat).filter(|process| !process.is_over).map(|process| process.identity())
+        Process::at(&pid.as_raw_pid().to_string()).map(|process| process.identity())
     }
 }
 
@@ -100,6 +105,11 @@ pub(crate) fn all() -> Vec<Process> {
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter_map(|stat| Process::read(&stat))
         .collect()
+}
+
+/// Returns the leader of the group of this process; `None` if it is gone, or in another namespace of processes.
+pub(crate) fn leader() -> Option<Identity> {
+    Identity::of(Process::at("self")?.group?)
 }
 
 /// Finds the processes that `pid` descends from, among `all`.

@@ -85,8 +85,10 @@ pub(crate) fn is_shared() -> bool {
     }
     let (all, own) = (processes::all(), getpid());
     let waiting = processes::ancestors(&all, own);
+    // As in the list: a group of another namespace of processes has no id here, which `getpgrp` does not expect.
+    let group = all.iter().find(|process| process.pid == own).and_then(|process| process.group);
     all.iter().any(|process| {
-        let is_member = process.group == Some(getpgrp()) && !process.is_over;
+        let is_member = process.group == group && !process.is_over;
         is_member && process.pid != own && !waiting.contains(&process.pid)
     })
 }

@@ -34,14 +34,15 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
-    test_kill_process, waitpid,
+    waitpid,
 };
 use rustix::time::Timespec;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::processes::{self, Identity, descendants};
+use crate::system::ending::{LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree};
+use crate::system::processes::{self, Identity};
 use crate::system::token::{Token, take_from};
 
 /// Leasehold's end of the pipe to the warden.
@@ -100,7 +101,9 @@ impl Warden {
         // which could be stopped.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(own_program()?);
-        command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
+        command.arg0(WARDEN_NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
+        // By this an outer warden finds it, even if both runs are gone.
+        command.arg(processes::leader().map(|leader| leader.to_string()).unwrap_or_default());
         command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // This process starts no other one meanwhile, which would inherit them too.
         let _lives = inheritable(lives)?;
@@ -197,7 +200,7 @@ impl Message {
 /// Returns `true` if this process was started as a warden.
 pub(crate) fn is_warden() -> bool {
     // The group is the proof: this program, started under that name by hand, does not lead such a group.
-    std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
+    std::env::args_os().next().is_some_and(|name| name == WARDEN_NAME) && getpgrp() == getpid()
 }
 
 /// Runs the warden's whole life.
@@ -305,7 +308,8 @@ impl WardenLoop {
 
 impl Target {
     fn of_arguments() -> Target {
-        let signal = std::env::args().nth(2).and_then(|signal| Signal::from_named_raw(signal.parse().ok()?));
+        let signal =
+            std::env::args().nth(LEADER + 1).and_then(|signal| Signal::from_named_raw(signal.parse().ok()?));
         signal.map_or(Target::Group, Target::Caller)
     }
 
@@ -359,85 +363,12 @@ fn notify_caller(signal: Signal) {
     }
 }
 
-/// Returns what says whether the process with this id is still the same; `None` where the system has nothing.
-fn handle(pid: Pid) -> Option<OwnedFd> {
-    #[cfg(target_os = "linux")]
-    return rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
-    #[cfg(not(target_os = "linux"))]
-    return None;
-}
-
-/// Returns `true` if the process has not ended. Its id may be that of another process afterwards.
-fn is_running(pid: Pid, handle: Option<&OwnedFd>) -> bool {
-    match handle {
-        // It is readable as soon as the process has ended.
-        Some(handle) => poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&Timespec::default())) == Ok(0),
-        None => test_kill_process(pid).is_ok(),
-    }
-}
-
-/// Ends a process and its descendants. The process itself is the last, so that they can be found by it.
-fn kill_tree(pid: Pid, handle: Option<&OwnedFd>) {
-    let mut pause = END_PAUSE;
-    while is_running(pid, handle) {
-        let all = processes::all();
-        let is_warden = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_named(NAME));
-        let mut below = descendants(&all, pid);
-        below.retain(|pid| !is_warden(*pid));
-        // A process that is stopped starts no others.
-        let _ = kill_process(pid, Signal::STOP);
-        let killed = below.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
-        if killed == 0 && is_running(pid, handle) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(KILL_PAUSE);
-    }
-}
-
-/// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose
-/// write is still in the kernel dies later than it is killed, and so may the group of a nested `run`.
-fn kill_group() {
-    let mut groups = vec![getpgrp()];
-    let mut pause = END_PAUSE;
-    while kill_others(&mut groups) {
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(KILL_PAUSE);
-    }
-    let _ = kill_current_process_group(Signal::KILL);
-}
-
-/// Kills the members of the groups, and of the groups that wardens under them lead. Returns `false` if only
-/// wardens are left, and processes that this process may not kill.
-fn kill_others(groups: &mut Vec<Pid>) -> bool {
-    let all = processes::all();
-    let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
-    loop {
-        let known = groups.len();
-        for warden in
-            all.iter().filter(|process| process.is_named(NAME) && process.group == Some(process.pid))
-        {
-            let parent = all.iter().find(|process| Some(process.pid) == warden.parent);
-            if !groups.contains(&warden.pid) && is_in(groups, parent.and_then(|parent| parent.group)) {
-                groups.push(warden.pid);
-            }
-        }
-        if groups.len() == known {
-            break;
-        }
-    }
-    let members = all.iter().filter(|process| is_in(groups, process.group));
-    let living = members.filter(|process| !process.is_over && !process.is_named(NAME));
-    living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
-}
-
 /// Returns this program's file, even if it was replaced by another since the start.
 pub(crate) fn own_program() -> io::Result<std::path::PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }
 
-const NAME: &str = "lh-warden";
 #[cfg(target_os = "linux")]
 const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The time that the warden gives leasehold to act first.
@@ -446,10 +377,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time that a caller has to end after its signal, before the lock may be free.
 const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
-/// The argument that names the first copy of the caller, after the name, the id of leasehold and the signal.
-const FIRST_COPY: usize = 3;
-/// The longest pause between two checks for killed processes that still exist.
-const KILL_PAUSE: Duration = Duration::from_millis(100);
+/// The argument that names the first copy of the caller, after the leader and the signal.
+const FIRST_COPY: usize = LEADER + 2;
 const END_LIMIT: Duration = Duration::from_millis(200);
 const END_PAUSE: Duration = Duration::from_millis(2);
 

@@ -10,8 +10,10 @@ fn command_inherits_the_descriptors_it_would_have_without_us() {
     for redis in [false, true] {
         let server = if redis { Redis::start_or_skip() } else { None };
         let sandbox = server.as_ref().map_or_else(Sandbox::new, |server| Sandbox::on(&server.server.url()));
-        let with = sandbox.run(&["job"], list).expect(0);
-        assert_eq!(with.out, without.out);
+        for args in [&["job"][..], &["--same-group", "job"]] {
+            let with = sandbox.run(args, list).expect(0);
+            assert_eq!(with.out, without.out, "{args:?}");
+        }
     }
 }
 

@@ -81,6 +81,15 @@ fn hooks_run_on_election_and_on_demotion() {
 }
 
 #[test]
+fn signal_during_the_hook_of_an_election_ends_the_candidacy_after_it() {
+    let sandbox = Sandbox::new();
+    // The signal is passed on to it, and it succeeds all the same.
+    let script = "trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.1; done";
+    elect(&sandbox, &["boss", "--on-elected", script]).end().expect(143);
+    assert_eq!(sandbox.show("boss")["state"], "free");
+}
+
+#[test]
 fn a_hook_that_fails_ends_the_candidacy_with_its_code() {
     let sandbox = Sandbox::new();
     let ended =

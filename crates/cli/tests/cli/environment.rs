@@ -59,5 +59,7 @@ fn command_inherits_the_signal_masks_it_would_have_without_us() {
     let sandbox = Sandbox::new();
     let masks = "grep -E 'Sig(Blk|Ign)' /proc/self/status";
     let without = Started::new(sandbox.sh(masks)).end().expect(0).out;
-    assert_eq!(sandbox.run(&["job"], masks).expect(0).out, without);
+    for args in [&["job"][..], &["--same-group", "job"]] {
+        assert_eq!(sandbox.run(args, masks).expect(0).out, without, "{args:?}");
+    }
 }

@@ -4,8 +4,9 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::support::gate::Gate;
 use crate::support::pty::Pty;
-use crate::support::{Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
+use crate::support::{BINARY, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
 
 #[test]
 fn same_group_leaves_the_command_in_the_group_of_the_caller() {
@@ -31,6 +32,67 @@ fn killed_leasehold_in_the_same_group_ends_its_command_only() {
     assert!(is_alive(beside), "a process of the caller");
     sandbox.run(&["--wait", "30s", "job"], "true").expect(0);
     kill_process(Pid::from_raw(beside).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn leasehold_that_is_killed_while_the_command_begins_ends_it_in_the_same_group_too() {
+    let sandbox = Sandbox::new();
+    let program = sandbox.path("program");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let Some(gate) = Gate::before_or_skip(&program) else { return };
+    let command = ["run", "--same-group", "job", "--", "./program", "1000"];
+    let running = Started::new(sandbox.leasehold(&command));
+    let event = gate.wait();
+    // From here on it does nothing any more: it is not there to see that the command has begun.
+    running.signal(Signal::STOP);
+    let state_of = |pid: i32, what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap();
+    eventually(|| match state_of(running.pid().as_raw_pid(), "stat") {
+        stat if stat.contains(") T ") => Ok(()),
+        stat => Err(stat),
+    });
+    gate.open(&event);
+    eventually(|| match state_of(event.pid(), "comm") {
+        name if name == "program\n" => Ok(()),
+        name => Err(name),
+    });
+    running.signal(Signal::KILL);
+    wait_until_gone(event.pid());
+}
+
+#[test]
+fn leasehold_that_is_killed_before_the_warden_knows_the_command_has_not_begun_it() {
+    let sandbox = Sandbox::new();
+    // Another file than that of the other tests, which would have to wait at the gate, too.
+    let program = sandbox.path("program");
+    std::fs::copy(BINARY, &program).unwrap();
+    let Some(gate) = Gate::before_or_skip(&program) else { return };
+    let running = Started::new(sandbox.sh("exec ./program run --same-group job -- echo began"));
+    for _leasehold_and_warden in 0..2 {
+        gate.open(&gate.wait());
+    }
+    let starter = gate.wait();
+    running.signal(Signal::KILL);
+    wait_until_gone(running.pid().as_raw_pid());
+    gate.open(&starter);
+    wait_until_gone(starter.pid());
+    assert_eq!(running.end().out, "");
+}
+
+#[test]
+fn command_that_cannot_begin_in_the_same_group_is_reported_like_any_other() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path("script");
+    let status = "leasehold run --same-group --status-fd 7 job -- ./script 7>status";
+    for (interpreter, code) in [("/no/such/interpreter", 127), ("/etc/passwd", 126)] {
+        std::fs::write(&script, format!("#!{interpreter}\n")).unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let own_group = sandbox.end(&["run", "job", "--", "./script"]).expect(code);
+        let ended = Started::new(sandbox.sh(status)).end().expect(code);
+        assert_eq!(ended.err, own_group.err);
+        let status = std::fs::read_to_string(sandbox.path("status")).unwrap();
+        assert!(status.contains(&format!("{code},\"by\":\"leasehold\"")), "{status}");
+        assert_eq!(sandbox.show("job")["state"], "free");
+    }
 }
 
 #[test]
@@ -66,13 +128,18 @@ fn typed_ctrl_c_in_the_same_group_reaches_the_command_once() {
 fn typed_ctrl_c_and_ctrl_z_in_the_same_group_are_those_of_a_job() {
     let sandbox = Sandbox::new();
     let mut shell = Pty::shell(&sandbox);
-    let reads =
-        "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"";
+    let reads = "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy $$; until read -r line; do :; done; echo \"got $line\"";
     shell.enter(&format!("leasehold run --same-group job -- sh -c '{reads}; exec sleep 1000'"));
-    shell.see("ready");
+    shell.see("ready ");
+    let command = number(&shell.see("\r"));
     shell.press("\x1a");
     shell.see("Stopped");
     shell.prompt();
+    // The shell waits for leasehold alone. Until the command has stopped, too, it may read what is typed.
+    eventually(|| match std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap() {
+        stat if stat.contains(") T ") => Ok(()),
+        stat => Err(stat),
+    });
     shell.enter("fg");
     shell.see("onward");
     shell.press("words\r");

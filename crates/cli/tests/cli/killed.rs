@@ -1,10 +1,11 @@
 //! kill -9: of the holder, of a waiter, and what becomes of the command.
 
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{LIMIT, Redis, Sandbox, eventually, is_alive, number, wait_until_gone};
+use crate::support::{LIMIT, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
 
 #[test]
 fn killed_leasehold_takes_the_command_and_its_children_down() {
@@ -59,6 +60,50 @@ fn never_runs_together_with_the_next(script: &str) {
         holder.signal(Signal::KILL);
         waiter.end().expect(0);
     }
+}
+
+#[test]
+fn on_files_a_nested_command_ends_before_the_next_also_if_both_runs_are_killed_at_once() {
+    let sandbox = Sandbox::new();
+    let script = "ps -o pgid= -p $PPID; echo $PPID; ps -o pgid= -p $$; echo $$; while :; do sleep 0.1; done";
+    let outer = Started::new(sandbox.leasehold(&[
+        "run",
+        "a",
+        "--",
+        "leasehold",
+        "run",
+        "b",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]));
+    let [warden, inner, inner_warden, command] = [(); 4].map(|()| number(&outer.line_with("")));
+    let send = |pid: i32, signal| kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    let waiter = sandbox.start(&["a"], "echo in");
+    sandbox.wait_for_line("a", 1, 1);
+    // The inner warden does nothing for the command any more, and the outer one looks when both runs are gone. A
+    // process of this one in each group keeps the kernel from continuing what is stopped there.
+    let _members = [warden, inner_warden].map(|warden| {
+        let mut member = sandbox.sh("exec sleep 1000");
+        member.process_group(warden);
+        let member = Started::new(member);
+        send(warden, Signal::STOP);
+        member
+    });
+    outer.signal(Signal::KILL);
+    send(inner, Signal::KILL);
+    drop(outer);
+    eventually(|| match std::fs::exists(format!("/proc/{inner}")) {
+        Ok(false) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    send(warden, Signal::CONT);
+    waiter.line_with("in");
+    let is_left = is_alive(command);
+    send(inner_warden, Signal::KILL);
+    assert!(!is_left);
+    waiter.end().expect(0);
 }
 
 #[test]

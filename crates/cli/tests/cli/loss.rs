@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::support::{Redis, Sandbox, Started, number, wait_until_gone};
+use crate::support::gate::Gate;
+use crate::support::{BINARY, Redis, Sandbox, Started, number, wait_until_gone};
 
 /// Reports TERM, and ends because of it.
 const ON_TERM: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -21,6 +22,30 @@ fn end_of_max_hold_terminates_the_command_and_exits_76() {
         .says("max_hold");
     assert_eq!(ended.out, "ready\nterminated\n");
     assert_eq!(sandbox.show("job")["state"], "free");
+}
+
+#[test]
+fn command_does_not_begin_under_a_lock_that_is_lost_already() {
+    let sandbox = Sandbox::new();
+    for (policy, code, out) in [("term", 76, ""), ("ignore", 0, "began\n")] {
+        // Another file than that of the other tests, which would have to wait at the gate, too.
+        let program = sandbox.path(policy);
+        std::fs::copy(BINARY, &program).unwrap();
+        let Some(gate) = Gate::before_or_skip(&program) else { return };
+        // A signal that is ignored from the start does not end the command.
+        let script = format!(
+            "trap '' TERM; exec ./{policy} run --max-hold 300ms --on-lost {policy} job -- echo began"
+        );
+        let running = Started::new(sandbox.sh(&script));
+        gate.open(&gate.wait());
+        let warden = gate.wait();
+        // The lock is held from before the start of the warden.
+        std::thread::sleep(Duration::from_millis(500));
+        gate.open(&warden);
+        let ended = running.end().expect(code).says("job was lost");
+        assert_eq!(ended.out, out, "{ended:?}");
+        assert_eq!(sandbox.show("job")["state"], "free");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{LIMIT, Redis, Sandbox, Started, eventually};
+use crate::support::{Ended, LIMIT, Redis, Sandbox, Started, eventually, number};
 
 fn events(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -43,6 +43,49 @@ fn busy_lock_is_told_from_a_command_with_the_same_code() {
     assert_eq!((&state["event"], &state["code"]), (&"exit".into(), &75.into()));
     assert_eq!(state["by"], "leasehold");
     holder.end().expect(0);
+}
+
+#[test]
+fn signal_that_ends_leasehold_alone_is_not_the_command_s_end() {
+    let sandbox = Sandbox::new();
+    let end = |args: &[&str], script: &str| {
+        let running = sandbox.start(&[&["--status-file", "status"], args, &["job"]].concat(), script);
+        let command = number(&running.line_with("command"));
+        (running, command)
+    };
+    let by = |ended: Ended| {
+        let state = events(&std::fs::read_to_string(sandbox.path("status")).unwrap()).remove(0);
+        assert_eq!((&state["event"], &state["code"]), (&"exit".into(), &ended.code().into()));
+        (ended.code(), state["by"].as_str().unwrap().to_owned())
+    };
+    let (running, command) = end(&["--min-hold", "1h"], "echo command $$");
+    // Leasehold has seen its end.
+    eventually(|| match sandbox.path(&format!("/proc/{command}")).exists() {
+        true => Err(format!("{command} is there")),
+        false => Ok(()),
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(by(running.end()), (143, "leasehold".to_owned()));
+    // A signal that is passed on ends the command, which could have handled it.
+    let (running, _) = end(&[], "echo command $$; exec sleep 1000");
+    running.signal(Signal::TERM);
+    assert_eq!(by(running.end()), (143, "command".to_owned()));
+}
+
+#[test]
+fn candidate_names_the_one_that_has_ended_it_as_a_run_does() {
+    let sandbox = Sandbox::new();
+    for (args, code, by) in [
+        ("job -- sh -c 'kill -TERM $$'", 143, "command"),
+        ("job -- sh -c 'exit 3'", 3, "command"),
+        ("job --on-elected 'exit 3'", 3, "command"),
+        ("job --on-elected '(sleep 0.5; kill -TERM $PPID) &'", 143, "leasehold"),
+    ] {
+        let script = format!("leasehold elect --status-fd 7 {args} 7>status");
+        Started::new(sandbox.sh(&script)).end().expect(code);
+        let last = events(&std::fs::read_to_string(sandbox.path("status")).unwrap()).pop().unwrap();
+        assert_eq!((&last["code"], &last["by"]), (&code.into(), &by.into()), "{script}");
+    }
 }
 
 #[test]

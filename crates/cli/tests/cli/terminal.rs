@@ -279,3 +279,20 @@ fn ctrl_c_in_a_pipeline_ends_all_of_it() {
     shell.prompt();
     assert_eq!(sandbox.show("job")["state"], "free");
 }
+
+#[test]
+fn first_process_of_a_container_runs_at_a_terminal_of_a_group_outside() {
+    let sandbox = Sandbox::new();
+    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    let mut probe = std::process::Command::new("unshare");
+    sandbox.prepare(&mut probe);
+    // Where the kernel allows none, there is nothing to test.
+    if !probe.args(words).arg("true").status().unwrap().success() {
+        return;
+    }
+    // The group of this process has no id in its namespace.
+    let command = ["leasehold", "run", "job", "--", "sh", "-c", "echo in; exit 3"];
+    let mut pty = Pty::start(&sandbox, "unshare", &[&words[..], &command].concat());
+    pty.see("in");
+    assert_eq!(pty.end().0.code(), Some(3));
+}

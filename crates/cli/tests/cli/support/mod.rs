@@ -1,6 +1,7 @@
 //! The shared parts of the tests: stores, started processes, and waits for their output.
 
 pub(crate) mod emulator;
+pub(crate) mod gate;
 pub(crate) mod pty;
 
 use std::io::{BufRead, BufReader, Read, Write};
