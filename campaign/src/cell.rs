@@ -106,7 +106,7 @@ impl Cell {
             return record;
         }
         for number in 0..run.histories {
-            let findings = history::findings_of(self, run, run.seed + number).await;
+            let findings = Box::pin(history::findings_of(self, run, run.seed + number)).await;
             let continues = !matches!(findings.outcome, Found::NotRun | Found::Failed | Found::Refused);
             record.fold(findings);
             if !continues {
