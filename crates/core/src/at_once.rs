@@ -16,7 +16,7 @@ use crate::{Claim, DirectReply, Moment, Release};
 /// 2. It decides as the calls of [`Backend`](crate::Backend) do: the same safety, the same order, the same
 ///    wake-ups.
 /// 3. A copy of the whole machine, such as a virtual machine that is restored twice, has a store of its own: both may
-///    name a new claim by the same id.
+///    name a new claim by the same id. So may two copies of a process that was restored twice from one checkpoint.
 /// 4. `Declined` and `None` are always right: they change nothing, and the engine goes the longer way.
 ///
 /// The engine calls it on any thread, inside of the client's runtime or not, and with that runtime entered.

@@ -32,7 +32,8 @@ use crate::open::open_backend;
 /// client is closed: every call fails with `Closed`, and all held locks are lost.
 ///
 /// A `current_thread` runtime is driven only while a thread is inside `block_on`. Between two calls of
-/// `block_on` no lease is renewed, and no call of the client makes progress. Even then
+/// `block_on` no lease is renewed, and no call of the client that asks a server makes progress. An uncontended
+/// lock in memory, on files or on SQLite needs no server, and is granted to any thread. Even then
 /// [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss, by the clock.
 ///
 /// A panic of an event subscriber, of a `tracing` subscriber, of the clock or of the backend ends only

@@ -73,9 +73,15 @@ pub(crate) fn spanned<W: Future>(span: impl FnOnce() -> Span, work: W) -> Spanne
     ContainedSpan(contained(span)).around(work)
 }
 
+/// Returns `true` if this thread can enter a runtime. One that is ending cannot, once the values that tokio keeps for it
+/// are gone: an attempt panics.
+pub(crate) fn can_enter_a_runtime() -> bool {
+    !Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
+}
+
 /// Makes a call of a backend inside the span that is made here, and inside the runtime, where the backend has its timers
-/// and connections. Returns `None` if it panics, as it does in a thread that is ending. What is called may have sent a
-/// request, so it returns the span for the wait, too.
+/// and connections. Returns `None` if it panics. What is called may have sent a request, so it returns the span for the wait,
+/// too.
 pub(crate) fn called_in<T>(
     span: impl FnOnce() -> Span,
     runtime: &Handle,

@@ -285,7 +285,11 @@ impl Database {
         self.changes = 0;
         let written: rusqlite::Result<i64> =
             self.durable.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(0));
-        if let Err(error) = written {
+        // The next change begins the log anew and syncs it, which callers must not wait for. One that leaves a row as
+        // it is would not be written; the bound of fences may always rise.
+        let table = &self.config.table;
+        let begin = format!("UPDATE {table}_meta SET high = high + (high < 9000000000000000000)");
+        if let Err(error) = written.and_then(|_| self.locks.execute(&begin, [])) {
             tracing::debug!(database = %self.config, %error, "the log could not be written back");
         }
     }
@@ -380,6 +384,30 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever begins it writes its header, and syncs it.
+    #[test]
+    fn log_is_begun_anew_where_it_was_written_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks.db");
+        let config = SqliteConfig::parse(&format!("sqlite:{}", path.display())).unwrap();
+        let mut database = Database::open(config).unwrap();
+        // The number of times that the log was begun is in its header.
+        let begun = || {
+            let log = std::fs::read(dir.path().join("locks.db-wal")).unwrap();
+            u32::from_be_bytes(log[12..16].try_into().unwrap())
+        };
+        let change = |database: &mut Database| {
+            let change = format!("UPDATE {}_meta SET high = high + 1", database.config.table);
+            database.change_locks().unwrap().0.execute(&change, []).unwrap();
+        };
+        change(&mut database);
+        let before = begun();
+        database.checkpoint();
+        assert_eq!(begun(), before + 1);
+        change(&mut database);
+        assert_eq!(begun(), before + 1);
+    }
 
     #[test]
     fn failures_that_pass_while_a_database_is_opened_are_recognized() {

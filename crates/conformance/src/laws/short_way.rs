@@ -86,14 +86,20 @@ pub(super) async fn passes_no_queue(trial: &Trial, way: &ShortWay) -> Checked {
     trial.needs_share(all)?;
     let (first, second) = (trial.client(0), trial.client(1));
     let resource = trial.resource("queue")?;
+    // Some backends have a short way only to what they left before.
+    for _ in 0..ROUNDS {
+        let before = trial.claim(&resource, one)?;
+        first.hold(&before).await?;
+        first.free(&before).await?;
+    }
     let holder = trial.claim(&resource, one)?;
-    first.hold(&holder).await?;
+    second.hold(&holder).await?;
     let waiting = second.wait(trial.claim(&resource, all)?);
     second.wait_until_queued(&resource, 1).await?;
     let late = trial.claim(&resource, one)?;
     let passed = (way.ask)(trial, first, &late, trial.clock.now()).await?;
     ensure!(passed.is_none(), "granted {name}, {passed:?}, ahead of a claim for everything that waits");
-    first.free(&holder).await?;
+    second.free(&holder).await?;
     let next = waiting.claim.clone();
     waiting.granted(trial.overdue(), "after the release of what was in its way").await?;
     second.free(&next).await

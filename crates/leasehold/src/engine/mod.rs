@@ -40,6 +40,7 @@ mod renew;
 mod retry;
 
 use std::future::Future;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -236,6 +237,8 @@ pub(crate) struct Engine {
     ids: Stock,
     in_flight: InFlight,
     lately_busy: LatelyBusy,
+    /// Counts the requests to a store that decides at once.
+    asked_at_once: AtomicU64,
     /// The tasks that send requests to the server, so that closing can wait for their end.
     contenders: TaskTracker,
 }
@@ -275,6 +278,7 @@ impl Engine {
             ids: Stock::default(),
             in_flight: InFlight::default(),
             lately_busy: LatelyBusy::default(),
+            asked_at_once: AtomicU64::new(0),
             contenders: TaskTracker::new(),
             runtime,
             process: Process::this(),

@@ -259,6 +259,7 @@ impl Backend for FileBackend {
         let uncertain = |failure| with_effect(failure, Effect::Unknown);
         // Ends with this future: a step that begins later must not take a place that nobody releases.
         let asker = Arc::new(());
+        // A layer around this store may not have asked at once.
         if self.inner.claims.fifo(claim).is_none() {
             let asked_at = patience.now();
             if uncontended::acquire(&self.inner, claim)

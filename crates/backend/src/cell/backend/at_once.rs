@@ -38,7 +38,11 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {
-        let alone = self.owned_cells.recall(claim.id).filter(|_| self.commits.is_idle())?;
+        // The answer to a refused write shows the cell, and the longer way needs that.
+        let alone = self.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
+        if !self.commits.is_idle() || self.owned_cells.are_many() {
+            return None;
+        }
         let (version, write) = self.emptying(claim, &alone)?;
         let outcome = self.cells.write_now(&write)?;
         match outcome {

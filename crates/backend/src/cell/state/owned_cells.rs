@@ -42,10 +42,16 @@ impl OwnedCells {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
     }
 
+    /// Returns `true` if many claims are held, of which many may end together.
+    pub(crate) fn are_many(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() > MANY
+    }
+
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Alone> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 }
 
+const MANY: usize = 64;
 /// Claims that are remembered.
 const MAX_CLAIMS: usize = 200_000;

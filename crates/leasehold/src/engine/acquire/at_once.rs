@@ -6,7 +6,10 @@
 //! Ground rules: nothing is awaited between the request and the hold, so a caller that is dropped leaves nothing.
 //! Closing waits for an acquisition that began before.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use leasehold_core::DirectReply;
 
@@ -14,7 +17,7 @@ use crate::engine::acquire::direct::Direct;
 use crate::engine::{Engine, Want, claim_of, no_random};
 use crate::error::Result;
 use crate::mutant::mutant;
-use crate::panics::{called_in, contained};
+use crate::panics::{called_in, can_enter_a_runtime, contained};
 
 impl Engine {
     /// Acquires the lock at once, if nothing waits for it here and the store grants it.
@@ -27,15 +30,29 @@ impl Engine {
         // A task that locks in a loop would never let the others run: the renewal task, for one.
         if !mutant!("who is granted at once never pauses") {
             tokio::task::coop::consume_budget().await;
+            self.pause_at_times().await;
         }
         self.try_at_once(want)
+    }
+
+    /// Lets others run at every 128th call, on an executor that has no budget of tokio, too.
+    async fn pause_at_times(&self) {
+        let mut pauses = self.asked_at_once.fetch_add(1, Ordering::Relaxed) % 128 == 127;
+        poll_fn(|context| {
+            if !std::mem::take(&mut pauses) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     fn try_at_once(self: &Arc<Self>, want: &Want) -> Result<Direct> {
         // Before the look whether the client is open: closing ends this first, or is seen here.
         let _under_way = self.contenders.token();
         self.is_open("lock").map_err(|error| error.on(&want.resource))?;
-        if !self.admits_at_once(want) {
+        if !self.admits_at_once(want) || !can_enter_a_runtime() {
             return Ok(Direct::Declined);
         }
         let id = self.ids.draw().map_err(|error| no_random("lock", &error))?;

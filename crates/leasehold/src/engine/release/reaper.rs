@@ -25,7 +25,7 @@ use crate::engine::release::parked::Parked;
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
-use crate::panics::{ContainedSpan, called_in, contained};
+use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
 
 impl Engine {
     /// Releases a claim for which no caller waits.
@@ -177,11 +177,11 @@ impl Reaper {
 
     /// Lets a store that decides at once end the claim, on this thread.
     fn release_at_once(&self, engine: &Engine, job: Job, asked_at: Moment) -> AtOnceRelease {
-        if contained(|| self.backend.at_once().is_none()).unwrap_or(true) {
+        // A thread that is ending may drop a guard.
+        if contained(|| self.backend.at_once().is_none()).unwrap_or(true) || !can_enter_a_runtime() {
             return AtOnceRelease::Declined(job);
         }
         let span = || tracing::debug_span!("leasehold.release", claims = 1);
-        // A thread that is ending may drop a guard.
         let release = || self.backend.at_once().and_then(|store| store.release_now(&job.claim));
         let (answer, span) = called_in(span, &engine.runtime, release);
         drop(span);
@@ -200,7 +200,8 @@ impl Reaper {
 
     /// Sends the release, if the backend can do so at once. Returns its answer, and the span for both.
     fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, ContainedSpan)> {
-        contained(|| self.backend.direct_requests().is_some()).filter(|sends| *sends)?;
+        contained(|| self.backend.direct_requests().is_some())
+            .filter(|sends| *sends && can_enter_a_runtime())?;
         let span = || tracing::debug_span!("leasehold.release", claims = 1);
         let (sent, span) = called_in(span, &engine.runtime, || {
             self.backend.direct_requests().and_then(|requests| requests.release_directly(&job.claim))

@@ -315,7 +315,10 @@ impl Limit {
         if self.is_over() {
             return false;
         }
-        pause(doubled(FIRST_PAUSE, LAST_PAUSE, round));
+        // Another process that locks in a loop has the short lock nearly all the time, and leaves it for some
+        // microseconds again and again. With few and long pauses this one would rarely meet such a gap.
+        let longest = if round < SHORT_PAUSES { SHORT_PAUSE } else { LAST_PAUSE };
+        pause(doubled(FIRST_PAUSE, longest, round));
         true
     }
 }
@@ -397,4 +400,8 @@ const LEAST_WAIT: Duration = Duration::from_secs(5);
 /// The longest time for a change of a process that is not stopped.
 const MOST_WAIT: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
+/// The longest pause of the first rounds, and their number: some 40 ms, which is more than any change takes that
+/// writes nothing to the disk.
+const SHORT_PAUSE: Duration = Duration::from_micros(160);
+const SHORT_PAUSES: u32 = 200;
 const LAST_PAUSE: Duration = Duration::from_millis(5);
