@@ -9,5 +9,6 @@ pub(crate) mod keeper;
 pub(crate) mod lease_watch;
 pub(crate) mod lock_hold;
 pub(crate) mod offspring;
+pub(crate) mod outer_run;
 pub(crate) mod reception;
 pub(crate) mod section;

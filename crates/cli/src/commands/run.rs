@@ -229,7 +229,7 @@ impl HeldRun<'_> {
     }
 
     /// Holds the lock until it is lost, or a signal comes, which is returned: also one that the command has
-    /// survived. If an outer `run` holds it, its loss ends the whole group; that of a section is noticed here.
+    /// survived.
     async fn stay(&mut self) -> Option<Signal> {
         if let Some(signal) = self.signals.ending(self.request.grace()) {
             return Some(signal);

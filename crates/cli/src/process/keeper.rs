@@ -240,7 +240,7 @@ pub(crate) fn message(remaining: Option<Duration>) -> Message {
             Message::Until(SystemClock.now().after(remaining), Duration::ZERO)
         }
         Some(_) => Message::Wait,
-        // After a loss, the caller was sent its signal. Without a lock, an outer `run` acts.
+        // After a loss, the caller was sent its signal.
         None => Message::Done,
     }
 }

@@ -1,7 +1,7 @@
 //! The state of the leases of a hold: valid, suspect or lost, by the clock.
 //!
-//! Ground rules: the loss of one lock counts as the loss of all, and is returned once. The lock of a section around
-//! this process counts like its own.
+//! Ground rules: the loss of one lock counts as the loss of all, and is returned once. The lock of a section or
+//! of an outer `run` around this process counts like its own.
 
 use std::time::Duration;
 
@@ -58,9 +58,9 @@ impl<'a> LeaseWatch<'a> {
                 _ => {}
             }
         }
-        for section in self.hold.sections() {
-            if let Some(cause) = section.loss() {
-                return Some(self.lose(section.lock(), cause));
+        for followed in self.hold.followed() {
+            if let Some(cause) = followed.loss() {
+                return Some(self.lose(followed.lock(), cause));
             }
         }
         self.report_suspect(suspect);
@@ -73,7 +73,7 @@ impl<'a> LeaseWatch<'a> {
         LockLoss { lock, cause }
     }
 
-    /// Waits until one is lost; for ever if that was seen, or without a lock.
+    /// Waits until one is lost; for ever if that was seen.
     pub(crate) async fn lost(&self) {
         match self.is_lost {
             true => std::future::pending().await,
@@ -81,8 +81,7 @@ impl<'a> LeaseWatch<'a> {
         }
     }
 
-    /// Returns the time for which all are held without another renewal; `None` after a loss, or without a lock
-    /// that could be lost here.
+    /// Returns the time for which all are held without another renewal; `None` after a loss.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         if self.is_lost { None } else { self.hold.remaining() }
     }

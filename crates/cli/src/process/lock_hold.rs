@@ -9,10 +9,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use leasehold::backend::Clock;
 use leasehold::local::LivenessHandle;
 use leasehold::{
     Client, Fence, Guard, Lock, LockRequest, MultiGuard, MultiLock, Note, Owner, Resource, Result, Snapshot,
-    kind,
+    SystemClock, kind,
 };
 use rustix::process::Signal;
 
@@ -23,6 +24,7 @@ use crate::output::status::{Event, LockState, Status, grade};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
 use crate::process::environment::{Variables, variables};
+use crate::process::outer_run;
 use crate::process::section::{self, Followed, Kept};
 use crate::request::keepers::Keepers;
 use crate::request::reentry::{Outer, Tags};
@@ -36,8 +38,8 @@ pub(crate) struct LockHold {
     own: Option<Held>,
     /// The locks that outer runs and sections hold.
     outer: Vec<(Resource, Outer)>,
-    /// Those of them that sections hold. An outer `run` acts on a loss itself.
-    sections: Vec<Followed>,
+    /// The same, as they are followed.
+    followed: Vec<Followed>,
     tags: Tags,
 }
 
@@ -45,7 +47,7 @@ pub(crate) struct LockHold {
 #[derive(Debug, Default)]
 struct Division {
     outer: Vec<(Resource, Outer)>,
-    sections: Vec<Followed>,
+    followed: Vec<Followed>,
     /// Those that nobody around this process holds.
     free: Vec<Resource>,
 }
@@ -88,9 +90,9 @@ impl LockHold {
             signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
             found = divided(request, locks, &tags) => found?,
         };
-        let Division { outer, sections, free: names } = found;
+        let Division { outer, followed, free: names } = found;
         if names.is_empty() {
-            let hold = LockHold { own: None, outer, sections, tags };
+            let hold = LockHold { own: None, outer, followed, tags };
             hold.report(request, locks, status);
             return Ok(Taken::Held(hold));
         }
@@ -106,7 +108,7 @@ impl LockHold {
         }
         match taken {
             Ok(Some(own)) => {
-                let hold = LockHold { own: Some(own), outer, sections, tags };
+                let hold = LockHold { own: Some(own), outer, followed, tags };
                 hold.report(request, locks, status);
                 Ok(Taken::Held(hold))
             }
@@ -154,9 +156,9 @@ impl LockHold {
         variables(request, &fences, self.tags.with(self.guards().iter().map(Guard::tag)))
     }
 
-    /// Returns the locks that sections around this process hold.
-    pub(crate) fn sections(&self) -> &[Followed] {
-        &self.sections
+    /// Returns the locks that sections and outer runs around this process hold.
+    pub(crate) fn followed(&self) -> &[Followed] {
+        &self.followed
     }
 
     /// Returns the tags of the claims of this process.
@@ -167,8 +169,7 @@ impl LockHold {
     /// Returns copies of the descriptors that keep locks alive, of this process and of sections: locks in files have
     /// some. The keeper of a section waits until the last process has closed those of its lock.
     pub(crate) fn lives(&self) -> Vec<OwnedFd> {
-        let of_sections =
-            self.sections.iter().flat_map(|section| [section.life(), section.connection().ok()]);
+        let of_sections = self.followed.iter().flat_map(|section| [section.life(), section.connection()]);
         self.guards().iter().filter_map(life).chain(of_sections.flatten()).collect()
     }
 
@@ -182,14 +183,13 @@ impl LockHold {
         self.guards().iter().find(|guard| guard.tag() == tag).and_then(life)
     }
 
-    /// Returns the time for which all are held without another renewal; `None` without a lock that could be lost
-    /// here.
+    /// Returns the time for which all are held without another renewal.
     pub(crate) fn remaining(&self) -> Option<Duration> {
         let own = self.guards().iter().map(Guard::remaining);
-        own.chain(self.sections.iter().map(Followed::remaining)).min()
+        own.chain(self.followed.iter().map(Followed::remaining)).min()
     }
 
-    /// Waits until one of the locks is lost; for ever if outer runs hold all.
+    /// Waits until one of the locks is lost.
     pub(crate) async fn lost(&self) {
         let mut losses: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
         for guard in self.guards() {
@@ -197,8 +197,8 @@ impl LockHold {
                 let _cause = guard.lost().await;
             }));
         }
-        for section in &self.sections {
-            losses.push(Box::pin(section.lost()));
+        for followed in &self.followed {
+            losses.push(Box::pin(followed.lost()));
         }
         first(&mut losses).await;
     }
@@ -211,7 +211,7 @@ impl LockHold {
         stderr: &Stderr,
         status: &Status,
     ) -> Returned {
-        self.sections.iter().for_each(Followed::leave);
+        self.followed.iter().for_each(Followed::leave);
         let released = match self.own {
             Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
             Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
@@ -261,13 +261,14 @@ pub(crate) async fn first<F: Future + ?Sized>(futures: &mut Vec<Pin<Box<F>>>) ->
 async fn divided(request: &Request, locks: &Client, tags: &Tags) -> Result<Division, Problem> {
     let (mut division, keepers) = (Division::default(), Keepers::inherited());
     for name in request.names() {
+        let asked = SystemClock.now();
         let Some(outer) = tags.find(locks, name, request.share()?).await? else {
             division.free.push(name.clone());
             continue;
         };
         match section::follow(&keepers, name, &outer.tag, &request.callers).await? {
-            Kept::Run => {}
-            Kept::Section(section) => division.sections.push(section),
+            Kept::Run => division.followed.push(outer_run::follow(locks, name, &outer, asked)),
+            Kept::Section(section) => division.followed.push(section),
             // It is acquired like any other, and is free when the claim that nobody keeps has ended.
             Kept::Nobody => {
                 division.free.push(name.clone());

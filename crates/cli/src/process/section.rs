@@ -171,14 +171,15 @@ pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
     }
 }
 
-/// The lock of a section around this process.
+/// The lock of a section, or of an outer `run`, around this process.
 #[derive(Debug)]
 pub(crate) struct Followed {
     lock: Resource,
     reports: watch::Receiver<Report>,
     /// The descriptor that keeps a lock in files alive if the keeper is killed.
     life: Option<OwnedFd>,
-    connection: OwnedFd,
+    /// `None` if no keeper reports, but the store.
+    connection: Option<OwnedFd>,
     reader: AbortHandle,
 }
 
@@ -193,7 +194,7 @@ enum Begun {
 /// The keeper of the claim of an outer run or section.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    /// No keeper: an outer run holds it, and ends this process on a loss.
+    /// No keeper: an outer run holds it.
     Run,
     Section(Followed),
     /// The keeper is gone, or has lost the lock. The claim protects nothing, although the store may still have it.
@@ -247,7 +248,7 @@ async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io
             None => {}
         }
     }
-    let connection = stream.as_fd().try_clone_to_owned()?;
+    let connection = Some(stream.as_fd().try_clone_to_owned()?);
     let (sender, reports) = watch::channel(newest.unwrap_or(Report::Held));
     let reader = tokio::spawn(read(stream, text, sender)).abort_handle();
     Ok(Begun::Followed(Followed { lock: lock.clone(), reports, life, connection, reader }))
@@ -286,6 +287,11 @@ fn last_report(text: &mut Vec<u8>) -> Option<Report> {
 }
 
 impl Followed {
+    /// Follows an outer `run` by the reports of a task.
+    pub(crate) fn of_run(lock: &Resource, reports: watch::Receiver<Report>, reader: AbortHandle) -> Followed {
+        Followed { lock: lock.clone(), reports, life: None, connection: None, reader }
+    }
+
     /// Returns the lock.
     pub(crate) fn lock(&self) -> &Resource {
         &self.lock
@@ -295,9 +301,13 @@ impl Followed {
     pub(crate) fn loss(&self) -> Option<String> {
         match &*self.reports.borrow() {
             Report::Held => None,
-            Report::Until(end) => (SystemClock.now() >= *end).then(|| SILENT.to_owned()),
+            Report::Until(end) => (SystemClock.now() >= *end).then(|| self.silence().to_owned()),
             Report::Lost(cause) => Some(cause.clone()),
         }
+    }
+
+    fn silence(&self) -> &'static str {
+        if self.connection.is_some() { SILENT } else { NO_ANSWER }
     }
 
     /// Returns the time for which it is held without another report.
@@ -328,15 +338,14 @@ impl Followed {
 
     /// Says that nothing runs under the lock any more, even if another process still has the connection.
     pub(crate) fn leave(&self) {
-        let _ = rustix::net::shutdown(&self.connection, rustix::net::Shutdown::Both);
+        if let Some(connection) = &self.connection {
+            let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Returns a copy of the connection, by which another program keeps the keeper waiting for its end.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub(crate) fn connection(&self) -> io::Result<OwnedFd> {
-        self.connection.try_clone()
+    pub(crate) fn connection(&self) -> Option<OwnedFd> {
+        self.connection.as_ref().and_then(|connection| connection.try_clone().ok())
     }
 }
 
@@ -356,6 +365,7 @@ const MAX_LINE: usize = 4096;
 /// The number of callers that a keeper hears of: a script and the copies that it makes of itself.
 const MOST_CALLERS: usize = 32;
 const GONE: &str = "the keeper of its section is gone";
+const NO_ANSWER: &str = "the store has not answered for as long as the lock of the outer run lasts";
 const SILENT: &str = "the keeper of its section has said nothing for as long as the lock lasts";
 
 #[cfg(test)]

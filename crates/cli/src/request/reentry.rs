@@ -4,6 +4,8 @@
 //! variable that is not among the holders any longer is ignored, and the lock is then acquired like any
 //! other. Tags are not secret, so the variable is none.
 
+use std::time::Duration;
+
 use leasehold::{Client, Fence, Owner, Resource, Share};
 
 use crate::exit::{Exit, Problem};
@@ -17,6 +19,8 @@ pub(crate) struct Tags(Vec<String>);
 pub(crate) struct Outer {
     pub(crate) tag: String,
     pub(crate) fence: Option<Fence>,
+    /// The time for which the store keeps it without a renewal; `None` if a session keeps it alive.
+    pub(crate) remaining: Option<Duration>,
 }
 
 impl Tags {
@@ -71,7 +75,8 @@ impl Tags {
         let ours: Vec<_> =
             snapshot.holders.iter().filter(|holder| self.0.contains(&holder.id.tag())).collect();
         if let Some(holder) = ours.iter().find(|holder| holder.share.covers(wanted)) {
-            return Ok(Some(Outer { tag: holder.id.tag(), fence: holder.fence }));
+            let (tag, fence, remaining) = (holder.id.tag(), holder.fence, holder.remaining);
+            return Ok(Some(Outer { tag, fence, remaining }));
         }
         match ours.first() {
             None => Ok(None),

@@ -1,6 +1,29 @@
 //! A `run` inside a `run`.
 
-use crate::support::Sandbox;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::acquire::sandboxes;
+use crate::support::{Sandbox, Started};
+
+/// A script that works under the lock of the outer run, and reports the end of that.
+const RUN: &str = "leasehold run job -- sh -c \
+    'trap \"echo terminated; exit 0\" TERM; echo inside; for i in $(seq 1000); do sleep 0.1; done'; echo code $?";
+const SECTION: &str = "trap 'echo terminated; echo code 76; exit 0' TERM; lock=$(leasehold acquire job) || exit; \
+    eval \"$lock\"; echo inside; for i in $(seq 1000); do sleep 0.1; done; echo code 0";
+
+/// Starts a run whose command leaves `inner` behind when it ends, which it does with its stdin. Returns when the inner
+/// script works under the lock.
+fn leaves_behind(sandbox: &Sandbox, starter: &str, inner: &str) -> Started {
+    std::fs::write(sandbox.path("inner.sh"), inner).unwrap();
+    let script = format!("{starter} ./inner.sh & read -r _; echo over");
+    let mut command = sandbox.leasehold(&["run", "--ttl", "3s", "job", "--", "sh", "-c", &script]);
+    command.stdin(Stdio::piped());
+    let outer = Started::new(command);
+    outer.line_with("inside");
+    outer
+}
 
 #[test]
 fn nested_run_of_the_same_name_starts_at_once_same_fence() {
@@ -71,4 +94,54 @@ fn nested_relative_database_path_is_the_same_file_elsewhere() {
     let args = ["run", "--store", "sqlite:locks.db", "--no-wait", "job", "--", "sh", "-c"];
     let inner = "cd / && leasehold run --no-wait job -- echo inner";
     assert_eq!(sandbox.end(&[&args[..], &[inner]].concat()).expect(0).out, "inner\n");
+}
+
+#[test]
+fn nested_run_that_is_left_behind_ends_with_the_outer_one() {
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        for (starter, inner) in [("sh", RUN), ("setsid sh", RUN), ("setsid sh", SECTION)] {
+            let mut outer = leaves_behind(&sandbox, starter, inner);
+            outer.type_in("\n");
+            outer.line_with("over");
+            outer.line_with("terminated");
+            outer.line_with("code 76");
+            outer.complaint_with("job was lost: the outer run has released it");
+            outer.end().expect(0);
+        }
+    }
+}
+
+#[test]
+fn nested_run_that_has_left_the_group_ends_with_the_lease_of_a_killed_outer_one() {
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        let outer = leaves_behind(&sandbox, "setsid sh", RUN);
+        outer.signal(Signal::KILL);
+        outer.line_with("terminated");
+        outer.line_with("code 76");
+    }
+}
+
+#[test]
+fn nested_run_ends_when_the_store_is_silent_for_as_long_as_the_lease_lasts() {
+    let (redis, mut sandboxes) = sandboxes();
+    let (Some(redis), Some(sandbox)) = (redis, sandboxes.pop()) else { return };
+    let outer = leaves_behind(&sandbox, "setsid sh", RUN);
+    // It does not see that the outer run is gone.
+    redis.server.stop().unwrap();
+    outer.signal(Signal::KILL);
+    outer.line_with("terminated");
+    outer.line_with("code 76");
+    outer.complaint_with("job was lost: the store has not answered");
+    redis.server.resume().unwrap();
+}
+
+#[test]
+fn nested_run_lasts_for_as_long_as_the_outer_one_renews() {
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        let ended = sandbox.run(&["--ttl", "8s", "job"], "leasehold run job -- sleep 10").expect(0);
+        assert_eq!(ended.err, "");
+    }
 }

@@ -24,9 +24,9 @@ pub(super) struct Table(Mutex<Ids>);
 struct Ids {
     live: HashMap<String, Handle>,
     waiting: usize,
-    ended: HashMap<String, End>,
+    ended: HashMap<Arc<str>, End>,
     /// The ids that ended, the first ones in front.
-    order: VecDeque<(Moment, String)>,
+    order: VecDeque<(Moment, Arc<str>)>,
 }
 
 /// The way to the task of one id.
@@ -128,8 +128,9 @@ impl Table {
 
 impl Ids {
     fn record(&mut self, id: &str, end: End, now: Moment) {
-        if self.ended.insert(id.to_owned(), end).is_none() {
-            self.order.push_back((now, id.to_owned()));
+        let id: Arc<str> = id.into();
+        if self.ended.insert(id.clone(), end).is_none() {
+            self.order.push_back((now, id));
         }
         while let Some((at, _)) = self.order.front()
             && (self.order.len() > ENDED_MAX || now.since(*at) > ENDED_FOR)
@@ -187,8 +188,8 @@ impl Drop for Place {
 
 /// The time for which an id that has ended stays known.
 const ENDED_FOR: Duration = Duration::from_secs(600);
-/// The most ids that have ended and stay known.
-const ENDED_MAX: usize = 20_000;
+/// The most ids that have ended and stay known: a hundred ends a second for that time, and some 10 MB.
+const ENDED_MAX: usize = 60_000;
 
 #[cfg(test)]
 mod tests {
@@ -251,5 +252,14 @@ mod tests {
         }
         assert_eq!(table.ids().ended.len(), ENDED_MAX);
         assert!(matches!(table.find("0"), Found::Nothing));
+    }
+
+    #[test]
+    fn hundred_ends_a_second_stay_known_for_the_whole_time() {
+        let table = Table::default();
+        for number in 0..60_000 {
+            table.record(&number.to_string(), End::Released, Moment::from_millis(10 * number));
+        }
+        assert!(matches!(table.find("0"), Found::Ended(End::Released)));
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use leasehold_serve::{Config, Listen};
 use leasehold_testkit::PostgresServer;
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 
-use crate::support::{Served, id, until};
+use crate::support::{LIMIT, Served, id, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_is_acquired_renewed_and_released() {
@@ -188,6 +190,31 @@ async fn client_that_dies_while_it_waits_leaves_the_queue() {
     served.until_waiters("a", 0).await;
     served.release(&one).await.ok();
     served.until_holders("a", 0).await;
+}
+
+/// What follows the request is read with it, and hides the end of the connection from a server that does not look
+/// behind it. Lock and wait last longer than this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_dies_behind_unread_bytes_leaves_the_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    let change = |config: &mut Config| {
+        config.listen.push(Listen::Unix(path.clone()));
+        config.limits.wait = LIMIT * 10;
+    };
+    let served = Served::with(change).await;
+    served.put(&id(), "0", json!({ "name": "a", "ttl": "10m" })).await.ok();
+    let body = json!({ "name": "a", "on_disconnect": "release" });
+    let put = || served.request("PUT", &format!("/v1/holds/{}?wait=10m", id())).body(&body);
+    for request in [put(), put().socket(path.clone()).host("localhost")] {
+        let mut waiting = request.connect().await;
+        let next = b"\r\nGET /healthz HTTP/1.1\r\n";
+        waiting.write_all(&[&request.bytes()[..], next].concat()).await.unwrap();
+        served.until_waiters("a", 1).await;
+        waiting.write_all(b"host: localhost\r\n").await.unwrap();
+        drop(waiting);
+        served.until_waiters("a", 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,3 +80,21 @@ async fn second_request_on_one_connection_is_served() {
         assert!(read.starts_with("HTTP/1.1 200"), "{read}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_sent_ahead_are_served_one_after_the_other() {
+    let served = Served::start().await;
+    let mut connection = served.plain("GET", "/").connect().await;
+    let health = |close| format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{close}\r\n");
+    // More than is read ahead, and in parts that end within a head.
+    let sent = [health("").repeat(1000), health("connection: close\r\n")].concat();
+    let (mut reader, mut writer) = tokio::io::split(&mut connection);
+    let mut answers = String::new();
+    let (read, ()) = tokio::join!(reader.read_to_string(&mut answers), async {
+        for part in sent.as_bytes().chunks(1001) {
+            writer.write_all(part).await.unwrap();
+        }
+    });
+    read.unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 1001, "{answers}");
+}

@@ -81,7 +81,7 @@ impl Request {
         self
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.0\r\nhost: {}\r\n", self.method, self.path, self.host);
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));

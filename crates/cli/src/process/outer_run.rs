@@ -1,0 +1,71 @@
+//! The lock of an outer `run` around this process, as the store shows it.
+//!
+//! Ground rules: the outer `run` acts on a loss for all that it finds, and does not find what has left its tree. So this
+//! process looks at the claim itself, until the claim is gone. A store that does not answer has the claim for as long as
+//! that lasts without a renewal; then it counts as lost.
+
+use std::time::Duration;
+
+use leasehold::backend::{Clock, Liveness, Moment};
+use leasehold::{Client, Resource, SystemClock};
+use tokio::sync::watch;
+
+use crate::process::section::{Followed, Report};
+use crate::request::reentry::Outer;
+
+/// Follows the claim of an outer `run`, which the store has shown to a request of that moment.
+pub(crate) fn follow(locks: &Client, lock: &Resource, outer: &Outer, asked: Moment) -> Followed {
+    let first = report(outer.remaining, locks.profile().liveness, asked);
+    let (sender, reports) = watch::channel(first);
+    let observing = observe(locks.clone(), lock.clone(), outer.tag.clone(), sender);
+    Followed::of_run(lock, reports, tokio::spawn(observing).abort_handle())
+}
+
+async fn observe(locks: Client, lock: Resource, tag: String, sender: watch::Sender<Report>) {
+    loop {
+        let pause = match &*sender.borrow() {
+            Report::Until(end) => (SystemClock.now().until(*end) / 3).clamp(PAUSE_MIN, PAUSE_MAX),
+            _ => PAUSE_MAX,
+        };
+        tokio::time::sleep(pause).await;
+        let asked = SystemClock.now();
+        let Ok(snapshot) = locks.inspect(lock.as_str()).await else { continue };
+        let Some(holder) = snapshot.holders.iter().find(|holder| holder.id.tag() == tag) else {
+            sender.send_replace(Report::Lost(GONE.to_owned()));
+            return;
+        };
+        sender.send_replace(report(holder.remaining, locks.profile().liveness, asked));
+    }
+}
+
+/// Returns how long a claim lasts that the store has shown to a request of that moment.
+fn report(remaining: Option<Duration>, liveness: Liveness, asked: Moment) -> Report {
+    match remaining.or_else(|| liveness.valid_for(Duration::MAX)) {
+        Some(remaining) => Report::Until(asked.after(remaining.max(REMAINING_MIN))),
+        None => Report::Held,
+    }
+}
+
+/// The bounds of the pause between two looks, which is a third of the time that the claim lasts.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// What is left of a claim that the store shows. Some stores count in seconds, and round down.
+const REMAINING_MIN: Duration = Duration::from_secs(1);
+const GONE: &str = "the outer run has released it, or has lost it";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_lasts_from_the_request_on_for_as_long_as_the_store_says() {
+        let asked = Moment::from_millis(5_000);
+        let lease = Liveness::Lease { min: Duration::ZERO, max: Duration::MAX };
+        let heartbeat = Liveness::Heartbeat { valid: Duration::from_secs(7) };
+        let at = |millis| Report::Until(Moment::from_millis(millis));
+        assert_eq!(report(Some(Duration::from_secs(9)), lease, asked), at(14_000));
+        assert_eq!(report(Some(Duration::ZERO), lease, asked), at(6_000));
+        assert_eq!(report(None, heartbeat, asked), at(12_000));
+        assert_eq!(report(None, Liveness::Session, asked), Report::Held);
+    }
+}
