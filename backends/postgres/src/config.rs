@@ -79,7 +79,7 @@ const SOCKET_PORT: UrlOption<u16> = UrlOption::number("port", 1, 65535)
     .only_with(&[("host", &[])]);
 const SCHEMA: UrlOption<String> = UrlOption::sql_name("schema", 63)
     .about("schema of the tables")
-    .default_note("that of the search path")
+    .default_note("that to which the search path leads when the client connects")
     .example("locks");
 const TABLE: UrlOption<String> = UrlOption::sql_name("table", MAX_TABLE)
     .about(
@@ -169,10 +169,12 @@ pub(crate) enum Method {
     ForUpdate,
 }
 
-/// Names of tables, checked, so that they can be used in a statement.
+/// Names of tables, checked or quoted, so that they can be used in a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Names {
+    /// That of the URL; else that which the first connection has found, of any characters.
     schema: Option<String>,
+    is_schema_named: bool,
     table: String,
 }
 
@@ -181,8 +183,17 @@ impl Names {
     pub(crate) fn table(&self, ending: &str) -> String {
         let table = format!("\"{}{ending}\"", self.table);
         match &self.schema {
-            Some(schema) => format!("\"{schema}\".{table}"),
+            Some(schema) => format!("{}.{table}", quoted(schema)),
             None => table,
+        }
+    }
+
+    /// Returns the table with this ending as a text of SQL, for what reads the name when it runs.
+    pub(crate) fn text(&self, ending: &str) -> String {
+        let text = self.table(ending).replace('\'', "''");
+        match text.contains('\\') {
+            true => format!("E'{}'", text.replace('\\', r"\\")),
+            false => format!("'{text}'"),
         }
     }
 
@@ -194,6 +205,16 @@ impl Names {
     pub(crate) fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
     }
+
+    /// Returns `true` if the URL names the schema.
+    pub(crate) fn is_schema_named(&self) -> bool {
+        self.is_schema_named
+    }
+}
+
+/// Returns a name of the database in quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl PostgresConfig {
@@ -222,13 +243,14 @@ impl PostgresConfig {
             Dialect::Native => "leasehold".to_owned(),
             Dialect::ShedLock => SHEDLOCK.to_owned(),
         });
+        let schema = options.find(&SCHEMA)?;
         let user = parts.user.filter(|user| !user.is_empty());
         let user = user.or_else(|| std::env::var("PGUSER").ok());
         let config = PostgresConfig {
             endpoints,
             credentials: Credentials::of(user, parts.password, options, "PGPASSWORD")?,
             database: Some(parts.path).filter(|name| !name.is_empty()),
-            names: Names { schema: options.find(&SCHEMA)?, table },
+            names: Names { is_schema_named: schema.is_some(), schema, table },
             dialect,
             method: options.get(&METHOD)?,
             wait: options.get(&WAIT)?,
@@ -242,6 +264,12 @@ impl PostgresConfig {
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
         self.sql.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
+    }
+
+    /// Names the tables in this schema from now on, whatever the search path of a session is.
+    pub(crate) fn in_schema(&self, schema: String) -> PostgresConfig {
+        let names = Names { schema: Some(schema), ..self.names.clone() };
+        PostgresConfig { names, ..self.clone() }
     }
 
     /// Checks that there are leases that could be swept.
@@ -313,6 +341,15 @@ mod tests {
         let config = PostgresConfig::parse(url).unwrap();
         assert_eq!(config.endpoints, [Endpoint::Unix("/run/pg".into(), 5433)]);
         assert_eq!(config.names.table("_meta"), "\"locks\".\"Jobs_meta\"");
+    }
+
+    #[test]
+    fn a_schema_that_is_found_may_have_any_characters() {
+        let config = PostgresConfig::parse("postgres://me@h?table=jobs").unwrap();
+        let names = config.in_schema(r#"a"b'c\d"#.to_owned()).names;
+        assert_eq!(names.table("_meta"), r#""a""b'c\d"."jobs_meta""#);
+        assert_eq!(names.text("_meta"), r#"E'"a""b''c\\d"."jobs_meta"'"#);
+        assert!(!names.is_schema_named());
     }
 
     #[test]

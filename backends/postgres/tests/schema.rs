@@ -381,7 +381,10 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     assert_eq!(severity("isolation").await.0, Severity::Good);
     let (privileges, advice) = severity("privileges").await;
     assert_eq!(privileges, Severity::Notice);
-    assert!(advice.contains("GRANT SELECT, INSERT, UPDATE ON \"leasehold\" TO \"leasehold\";"), "{advice}");
+    assert!(
+        advice.contains("GRANT SELECT, INSERT, UPDATE ON \"public\".\"leasehold\" TO \"leasehold\";"),
+        "{advice}"
+    );
     assert!(advice.contains("CREATE ROLE") && !advice.contains("postgres"), "{advice}");
     assert_eq!(severity("table").await.0, Severity::Good);
     assert_eq!(severity("clock").await.0, Severity::Good);
@@ -407,7 +410,10 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         (bloat, advice) = severity("table").await;
     }
-    assert!(bloat == Severity::Risk && advice.contains("VACUUM \"leasehold\""), "{bloat:?}: {advice}");
+    assert!(
+        bloat == Severity::Risk && advice.contains("VACUUM \"public\".\"leasehold\""),
+        "{bloat:?}: {advice}"
+    );
     server.sql("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'").await.unwrap();
     let findings = open(&server.url()).await.diagnose(LONG).await;
     let isolation = findings.iter().find(|finding| finding.topic == "isolation").unwrap();

@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,11 @@ use leasehold_core::{
     Share, Step,
 };
 use leasehold_postgres::{PostgresConfig, grants, in_transaction, in_transaction_sql, schema};
-use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
+use leasehold_testkit::{Data, Identity, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::Instant;
 
 const METHODS: [&str; 2] = ["method=advisory&silence=1s", "method=for-update&silence=1s&transactions=60"];
@@ -452,6 +457,77 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
     let (one, two) = (open(&url).await, open(&url).await);
     hold(&*one, &claim("job", LONG)).await;
     assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none());
+}
+
+/// It ends TLS itself, and its connection to the server has the client's port by chance.
+#[tokio::test]
+async fn a_pooler_with_tls_is_not_taken_for_the_server() {
+    let Some(server) = PostgresServer::builder().tls().start_or_skip().await else { return };
+    let own = "COPY (SELECT 'host all all 127.0.0.2/32 trust') TO PROGRAM 'cat >> pg_hba.conf'";
+    server.sql(own).await.unwrap();
+    server.sql("SELECT pg_reload_conf()").await.unwrap();
+    let certificates = server.certificates().unwrap();
+    let ca = certificates.ca_path().display().to_string();
+    let pooler = pooler_with_the_port_of_the_client(server.addr(), certificates.server()).await;
+    for (addr, found) in [(pooler, "something between"), (server.addr(), "nothing is between")] {
+        let url = format!("{}?sslmode=verify-full&ca={ca}", server.url_at(addr));
+        let findings = take_until_connected(&url).await.diagnose(LONG).await;
+        let pooler = findings.iter().find(|finding| finding.topic == "pooler").unwrap();
+        assert!(pooler.found.contains(found), "{pooler:?}");
+    }
+}
+
+/// Connects as soon as the server has read its settings again.
+async fn take_until_connected(url: &str) -> Arc<dyn Backend> {
+    for _ in 0..600 {
+        match connect(url).await {
+            Ok(backend) => return backend,
+            Err(failure) if failure.detail().contains("pg_hba") => {}
+            Err(failure) => panic!("{failure}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the server never reads its settings")
+}
+
+/// Starts a pooler that makes up the processes that it names, as all do.
+async fn pooler_with_the_port_of_the_client(server: SocketAddr, identity: &Identity) -> SocketAddr {
+    let certificates: Vec<_> =
+        CertificateDer::pem_file_iter(&identity.certificate).unwrap().collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let settings =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let settings = settings.unwrap().with_no_client_auth().with_single_cert(certificates, key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(settings));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, peer)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                client.read_exact(&mut [0; 8]).await.unwrap();
+                client.write_all(b"S").await.unwrap();
+                let mut client = acceptor.accept(client).await.unwrap();
+                let socket = TcpSocket::new_v4().unwrap();
+                socket.bind(SocketAddr::from(([127, 0, 0, 2], peer.port()))).unwrap();
+                let mut server = socket.connect(server).await.unwrap();
+                let mut login = vec![0; 1 << 12];
+                let length = client.read(&mut login).await.unwrap();
+                server.write_all(&login[..length]).await.unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"Z\0\0\0\x05I") && !answer.starts_with(b"E") {
+                    server.read_buf(&mut answer).await.unwrap();
+                }
+                if let Some(at) = answer.windows(5).position(|bytes| bytes == b"K\0\0\0\x0c") {
+                    answer[at + 5..at + 9].copy_from_slice(&[0, 0, 0, 1]);
+                }
+                client.write_all(&answer).await.unwrap();
+                drop(tokio::io::copy_bidirectional(&mut client, &mut server).await);
+            });
+        }
+    });
+    addr
 }
 
 /// A statement that waits for a row in the server, behind a transaction of somebody else, must not take

@@ -25,7 +25,7 @@ use crate::net::server::Server;
 use crate::sql::rows::{cell, end_of, fence, named};
 use crate::sql::schema;
 use crate::sql::statements::{Statements, Table};
-use crate::wait::calls::encode_call;
+use crate::wait::calls::{channel, encode_call};
 use crate::wait::listener::Listener;
 
 /// The table of locks in one database.
@@ -46,7 +46,7 @@ impl PostgresCells {
     /// Connects, creates what is missing, and asks what the server is.
     pub(crate) async fn connect(config: PostgresConfig) -> Result<PostgresCells, Failure> {
         let opened = Opened::open(Arc::new(config)).await?;
-        let channel = opened.channel()?;
+        let channel = channel(&opened.pool.config.names);
         let (pool, server) = (Arc::new(opened.pool), opened.server);
         let profile = server.profile(&pool.config);
         let listens = profile.waiting == WaitMode::Notifies;

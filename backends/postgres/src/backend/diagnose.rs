@@ -7,15 +7,17 @@ use leasehold_backend::session::break_finding;
 use leasehold_backend::sql::{Rights, privileges_finding, unexamined_finding, unsigned, user_for_locks};
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
+use crate::config::{Method, quoted};
 use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::{Server, Sessions};
+use crate::sql::home;
 use crate::sql::schema::grants_to;
 
 /// Looks at everything; nothing is changed.
 pub(crate) async fn diagnose(pool: &Pool, server: &Server, ttl: Duration) -> Vec<Finding> {
-    let mut findings = vec![durability(server), sessions(server)];
+    let mut findings = vec![durability(server), sessions(server), schemas(pool).await];
     match Facts::read(pool).await {
         Ok(facts) => findings.extend([
             isolation(&facts),
@@ -44,14 +46,14 @@ struct Facts {
 
 impl Facts {
     async fn read(pool: &Pool) -> Result<Facts, String> {
-        let table = pool.config.names.table("");
+        let (table, relation) = (pool.config.names.table(""), pool.config.names.text(""));
         let text = format!(
             "SELECT current_setting('default_transaction_isolation'), \
              coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false), \
              has_schema_privilege(current_user, (SELECT relnamespace FROM pg_class WHERE oid = r.relid), 'CREATE'::text), \
              r.n_live_tup, r.n_dead_tup, pg_total_relation_size(r.relid::regclass), \
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
-             FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
+             FROM pg_stat_all_tables r WHERE r.relid = {relation}::regclass::oid"
         );
         let rows = pool.query_retrying(&Sql { name: "diagnose", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
@@ -73,7 +75,8 @@ impl Facts {
 
 /// Returns the findings about locks that a connection holds.
 pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
-    vec![durability(server), sessions(server), break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT)]
+    let may_break = break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT);
+    vec![durability(server), sessions(server), schemas(pool).await, may_break]
 }
 
 /// Returns how many connections the server has, where it says so.
@@ -143,6 +146,29 @@ fn sessions(server: &Server) -> Finding {
         _ => "",
     };
     Finding::new("pooler", severity, found).meaning(meaning).advice(advice)
+}
+
+/// Returns the finding about tables of the same name in several schemas.
+pub(crate) async fn schemas(pool: &Pool) -> Finding {
+    let found = match home::schemas(pool).await {
+        Ok(found) => found,
+        Err(failure) => return unexamined_finding(failure.to_string(), "schemas"),
+    };
+    let ours = quoted(pool.config.names.schema().unwrap_or_default());
+    let others: Vec<String> =
+        found.iter().map(|found| quoted(&found.name)).filter(|name| *name != ours).collect();
+    if others.is_empty() {
+        return Finding::new("schema", Severity::Good, format!("the tables are in schema {ours} alone"))
+            .meaning("all clients of this database use the same tables");
+    }
+    let found =
+        format!("the tables are in schema {ours}, and {} has tables of this name, too", others.join(", "));
+    Finding::new("schema", Severity::Notice, found)
+        .meaning(match pool.config.method {
+            Method::Advisory => "locks of all of them exclude each other; fences of two cannot be compared",
+            _ => "each is a store of its own: two clients hold one lock if their search paths differ",
+        })
+        .advice("name schema= in the URL of every client, and drop the tables that none uses")
 }
 
 fn isolation(facts: &Facts) -> Finding {

@@ -41,8 +41,8 @@ pub(crate) struct Base {
 
 impl Base {
     async fn connect(config: PostgresConfig) -> Result<Base, Failure> {
-        let config = Arc::new(config);
-        let Opened { pool, server, .. } = Opened::open(config.clone()).await?;
+        let Opened { pool, server } = Opened::open(Arc::new(config)).await?;
+        let config = pool.config.clone();
         let holders_table = HoldersTable::of(&config.names);
         Ok(Base { config, pool, server, holders_table })
     }

@@ -22,8 +22,9 @@ use crate::error::Refusal;
 use crate::net::dial::{GREETED, Sql, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
+use crate::sql::home::{self, Home};
 use crate::sql::rows::end_of;
-use crate::sql::schema::shedlock_table;
+use crate::sql::schema::{create, shedlock_table};
 
 /// The table `shedlock` of one database.
 #[derive(Debug)]
@@ -38,10 +39,17 @@ pub(crate) struct ShedLock {
 impl ShedLock {
     /// Connects, creates the table where it is missing, and asks what it and the server are.
     pub(crate) async fn connect(config: PostgresConfig) -> Result<ShedLock, Failure> {
-        let (pool, answer) = Pool::open(Arc::new(config), Server::question()).await?;
+        let question = format!(
+            "SELECT s.*, h.* FROM ({}) AS s CROSS JOIN ({}) AS h",
+            Server::question(),
+            Home::question(&config)
+        );
+        let (mut pool, answer) = Pool::open(Arc::new(config), &question).await?;
+        let answer = answer.map_err(Refusal::into_failure)?;
+        pool.config = Home::read(&answer, GREETED + Server::COLUMNS)?.settle(&pool.config)?;
         let pool = Arc::new(pool);
         let columns = Columns::ensure(&pool).await?;
-        let server = Server::read(&answer.map_err(Refusal::into_failure)?, GREETED, &pool).await?;
+        let server = Server::read(&answer, GREETED, &pool).await?;
         let profile = shed_profile("postgres", server.durability());
         let statements = Statements::of(&pool.config, &columns);
         Ok(ShedLock { pool, server, profile, columns, statements })
@@ -57,7 +65,7 @@ impl ShedLock {
         let answer = match self.pool.query_retrying(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "ShedLock's table is gone: all locks that were held are lost");
-                Columns::ensure(&self.pool).await?;
+                create(&self.pool, &shedlock_table(&self.pool.config)).await?;
                 self.pool.query_retrying(sql, params).await
             }
             answer => answer,
@@ -140,7 +148,7 @@ impl ShedTable for ShedLock {
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
-        let mut findings = vec![diagnose::durability(&self.server)];
+        let mut findings = vec![diagnose::durability(&self.server), diagnose::schemas(&self.pool).await];
         let text = format!(
             "SELECT count(*) FROM {} WHERE locked_at > {} + interval '1 second'",
             self.pool.config.names.table(""),
@@ -167,7 +175,8 @@ impl Columns {
         match Columns::read(pool).await {
             Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => {
-                crate::sql::schema::create(pool, &shedlock_table(&pool.config)).await?
+                home::check_alone(pool).await?;
+                create(pool, &shedlock_table(&pool.config)).await?
             }
             found => return found.map_err(Refusal::into_failure),
         }
@@ -175,11 +184,11 @@ impl Columns {
     }
 
     async fn read(pool: &Pool) -> Result<Columns, Refusal> {
-        let table = pool.config.names.table("");
+        let (table, relation) = (pool.config.names.table(""), pool.config.names.text(""));
         // A varchar of n has n + 4 as its modifier, and a timestamp its digits; -1 is one without a limit.
         let text = format!(
             "SELECT attname::text, atttypid::regtype::text, atttypmod FROM pg_attribute \
-             WHERE attrelid = '{table}'::regclass::oid AND attname IN ('name', 'lock_until', 'locked_at', 'locked_by')"
+             WHERE attrelid = {relation}::regclass::oid AND attname IN ('name', 'lock_until', 'locked_at', 'locked_by')"
         );
         let rows = pool.query_retrying(&Sql { name: "columns", text, types: &[] }, &[]).await?;
         let found = || {

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_backend::url::{client_settings, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
@@ -21,7 +21,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 use crate::config::{Dialect, Endpoint, Method, PostgresConfig, Tls};
 use crate::error::Refusal;
 use crate::net::stream::{Transport, Unanswered};
-use crate::net::tls::{Secured, Securing};
+use crate::net::tls::{Securing, Unsecured};
 
 /// Messages that the server sends without a request, such as notifications.
 pub(crate) type ServerMessages = mpsc::Receiver<AsyncMessage>;
@@ -140,7 +140,7 @@ impl Link {
                 login.ssl_mode(SslMode::Require);
                 let securing = Securing::new(Arc::new(client_settings(&config.sql.tls_files)?), &host.name)?;
                 let (client, connection) = login.connect_raw(transport, securing).await.map_err(refused)?;
-                (client, drive::<Secured<Transport>>(connection, sender, driving))
+                (client, drive(connection, sender, driving))
             }
             _ => {
                 login.ssl_mode(SslMode::Disable);
@@ -197,10 +197,10 @@ impl Link {
     /// Asks what the server is. In the same statement the session gets its time limit, if it is one that no
     /// other client uses.
     async fn send_greeting(&self, port: Option<u16>, text: String) -> Result<Vec<Row>, Refusal> {
-        let process = if self.is_secured { None } else { process_of_login(&self.client).await };
+        let process = process_of_login(&self.client, self.is_secured).await;
         let (port, limit) = (port.map(i32::from), self.statement_timeout_millis().to_string());
-        let greeting = Sql { name: "", text, types: &[Type::INT4, Type::BOOL, Type::INT4, Type::TEXT] };
-        self.query(&greeting, &[&port, &self.is_secured, &process, &limit]).await
+        let greeting = Sql { name: "", text, types: &[Type::INT4, Type::INT4, Type::TEXT] };
+        self.query(&greeting, &[&port, &process, &limit]).await
     }
 
     /// Takes over what the server is. A standby is refused, because it can decide nothing.
@@ -385,9 +385,16 @@ where
 
 /// Returns the process that serves this connection, by what the other side said at the login. It is read
 /// from the request that would cancel a statement, which is written to nowhere.
-async fn process_of_login(client: &Client) -> Option<i32> {
+async fn process_of_login(client: &Client, is_secured: bool) -> Option<i32> {
     let (near, mut far) = tokio::io::duplex(64);
-    client.cancel_token().cancel_query_raw(near, NoTls).await.ok()?;
+    if is_secured {
+        // The answer to the request for TLS, which is not awaited.
+        far.write_u8(b'S').await.ok()?;
+    }
+    client.cancel_token().cancel_query_raw(near, Unsecured).await.ok()?;
+    if is_secured {
+        far.read_u64().await.ok()?;
+    }
     let (_length, _code) = (far.read_i32().await.ok()?, far.read_i32().await.ok()?);
     far.read_i32().await.ok()
 }
@@ -407,9 +414,8 @@ pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: 
 
 /// Asks what the server is and which timeline it is on, and limits the time of statements in the session if it is
 /// this client's own. A pooler has connections of its own to the server, so the server sees another port (`$1`)
-/// than ours. Where neither has one, because both ways are unix sockets, a pooler shows by the process (`$3`) that
-/// it has made up; with TLS (`$2`) a process cannot be read, and need not be. The timeline needs that comparison: a
-/// pooler that has our port by chance may lead to a promoted server later.
+/// than ours. Where neither has one, because both ways are unix sockets, or where the ports are the same by chance, a
+/// pooler shows by the process (`$2`) that it has made up.
 fn greeting(config: &PostgresConfig) -> String {
     // Other methods have no use for it, and work where a server has no answer to it.
     let timeline = match (config.method, config.dialect) {
@@ -420,9 +426,9 @@ fn greeting(config: &PostgresConfig) -> String {
         "SELECT pg_catalog.pg_is_in_recovery(), \
          pg_catalog.current_setting('server_version_num')::int4, \
          CASE WHEN pg_catalog.inet_client_port() IS NOT DISTINCT FROM $1 \
-         AND ($2 OR pg_catalog.pg_backend_pid() = $3) \
-         THEN pg_catalog.set_config('statement_timeout', $4, false) END, \
-         CASE WHEN NOT $2 AND NOT pg_catalog.pg_is_in_recovery() THEN {timeline} END"
+         AND pg_catalog.pg_backend_pid() = $2 \
+         THEN pg_catalog.set_config('statement_timeout', $3, false) END, \
+         CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN {timeline} END"
     )
 }
 

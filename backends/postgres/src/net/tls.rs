@@ -1,6 +1,6 @@
 //! TLS for a connection to PostgreSQL: the server's certificate and name are always verified.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,17 +32,30 @@ impl<S> TlsConnect<S> for Securing
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Stream = Secured<S>;
+    type Stream = Secured<tokio_rustls::client::TlsStream<S>>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Secured<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Stream>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move { self.connector.connect(self.name, stream).await.map(Secured) })
     }
 }
 
-/// A secured connection.
-pub(crate) struct Secured<S>(tokio_rustls::client::TlsStream<S>);
+/// A mechanism that secures nothing, for a request that is written to nowhere.
+pub(crate) struct Unsecured;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsConnect<S> for Unsecured {
+    type Stream = Secured<S>;
+    type Error = io::Error;
+    type Future = Ready<io::Result<Secured<S>>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        ready(Ok(Secured(stream)))
+    }
+}
+
+/// A stream that is as secure as it has to be.
+pub(crate) struct Secured<S>(S);
 
 impl<S> TlsStream for Secured<S>
 where

@@ -8,10 +8,11 @@ use leasehold_backend::sql::too_new;
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio_postgres::Row;
 
-use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
+use crate::config::{Create, Dialect, Method, Names, PostgresConfig, quoted};
 use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
+use crate::sql::home::{self, FENCE_COUNTER, last_table};
 use crate::sql::statements::NOW;
 
 /// The newest form of the tables that this client knows.
@@ -67,8 +68,12 @@ INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
 
 /// Returns the statement that creates the schema, if the configuration names one.
 fn create_schema(names: &Names) -> String {
-    let schema = names.schema();
-    schema.map(|schema| format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n")).unwrap_or_default()
+    match names.schema() {
+        Some(schema) if names.is_schema_named() => {
+            format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Returns the statements that create the table, as ShedLock's documentation has it but with room for every
@@ -138,7 +143,7 @@ COMMENT ON VIEW {view} IS 'Who holds or awaits which lock of leasehold, for peop
 /// Returns the table of the holders of a connection's locks, and the counter of fences. It begins at the
 /// server's time, so that fences rise even after the loss of the table.
 fn holders(names: &Names) -> String {
-    let (held, fence) = (names.table("_held"), names.table("_fence"));
+    let (held, fence, fence_text) = (names.table("_held"), names.table("_fence"), names.text("_fence"));
     let index = |column: &str| names.bare(&format!("_held_{column}"));
     format!(
         r#"CREATE TABLE IF NOT EXISTS {held} (
@@ -158,7 +163,7 @@ CREATE INDEX IF NOT EXISTS "{by_name}" ON {held} (name);
 CREATE INDEX IF NOT EXISTS "{by_key}" ON {held} (lock_key);
 COMMENT ON TABLE {held} IS 'Who holds which lock of leasehold. A row counts only while its session is there.';
 CREATE SEQUENCE IF NOT EXISTS {fence} AS bigint;
-SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE NOT is_called;
+SELECT setval({fence_text}::regclass, {NOW}) FROM {fence} WHERE NOT is_called;
 "#,
         by_name = index("name"),
         by_key = index("key")
@@ -201,7 +206,7 @@ pub fn grants(config: &PostgresConfig) -> String {
 pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
     let user = user.replace('"', "\"\"");
     let usage = match config.names.schema() {
-        Some(schema) => format!("GRANT USAGE ON SCHEMA \"{schema}\" TO \"{user}\";\n"),
+        Some(schema) => format!("GRANT USAGE ON SCHEMA {} TO \"{user}\";\n", quoted(schema)),
         None => String::new(),
     };
     let table = |ending: &str| config.names.table(ending);
@@ -228,20 +233,12 @@ pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
     format!("{usage}{tables}GRANT SELECT, UPDATE ON {} TO \"{user}\";\n", table("_meta"))
 }
 
-/// Returns the table that is made last.
-fn last_table(config: &PostgresConfig) -> String {
-    config.names.table(match config.method {
-        Method::Row => "",
-        Method::Advisory => FENCE_COUNTER,
-        Method::ForUpdate => "_rows",
-    })
-}
-
 /// Sees to it that the tables are there, and are such that this client may use them.
 pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     let found = match Form::ask(pool).await {
         Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
         Err(Refusal::NoTable(_)) => {
+            home::check_alone(pool).await?;
             create(pool, &schema(&pool.config)).await?;
             Form::ask(pool).await
         }
@@ -263,6 +260,7 @@ pub(crate) struct Form {
     oldest_client: i32,
     /// `true` if the tables came from another cluster.
     is_moved: bool,
+    /// `true` if they are there, in one schema.
     has_all_tables: bool,
 }
 
@@ -274,8 +272,10 @@ impl Form {
     pub(crate) fn question(config: &PostgresConfig) -> String {
         format!(
             "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
-             to_regclass('{}'::text) IS NOT NULL FROM {}",
-            last_table(config),
+             EXISTS (SELECT FROM pg_catalog.pg_class l JOIN pg_catalog.pg_class m ON m.relnamespace = l.relnamespace \
+             WHERE l.oid = to_regclass({}::text)::oid AND m.oid = to_regclass({}::text)::oid) FROM {}",
+            config.names.text(last_table(config)),
+            config.names.text("_meta"),
             config.names.table("_meta")
         )
     }
@@ -330,8 +330,11 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     );
     // The method that comes first settles in for all.
     let text = format!(
-        "SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL, \
-         to_regclass('{blocks}'::text) IS NOT NULL"
+        "SELECT to_regclass({}::text) IS NOT NULL, to_regclass({}::text) IS NOT NULL, \
+         to_regclass({}::text) IS NOT NULL",
+        names.text(""),
+        names.text("_held"),
+        names.text(FENCE_BLOCKS)
     );
     let found = pool.query_retrying(&Sql { name: "tables", text, types: &[] }, &[]).await;
     let row = only(found.map_err(Refusal::into_failure)?)?;
@@ -350,9 +353,8 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
 
-/// The table of the bound, and the counter, of the fences of advisory locks.
+/// The table of the bound of the fences of advisory locks.
 pub(crate) const FENCE_BLOCKS: &str = "_advisory_fences";
-pub(crate) const FENCE_COUNTER: &str = "_advisory_fence";
 
 /// The advisory lock under which tables are created: "leasehold" in letters of a byte each, cut.
 pub(crate) const CREATING: i64 = 0x6c65_6173_6568_6f6c;

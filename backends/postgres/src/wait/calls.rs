@@ -3,28 +3,16 @@
 use std::fmt::Write;
 
 use leasehold_backend::cell::Call;
-use leasehold_core::{Failure, Resource};
-use tokio_postgres::Row;
+use leasehold_core::Resource;
 
 use crate::config::Names;
-use crate::net::dial::read;
 
-/// Returns a query for the schema and the name of the table of locks; without a row where it is not there.
-pub(crate) fn channel_question(names: &Names) -> String {
-    format!(
-        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.oid = to_regclass('{}'::text)::oid",
-        names.table("")
-    )
-}
-
-/// Names the channel of the calls about one table of locks by its schema and its own name, which are read
-/// from the column `at` on: a table that is restored from a backup keeps it.
-pub(crate) fn channel(row: &Row, at: usize) -> Result<String, Failure> {
-    let (schema, table): (String, String) = (read(row, at)?, read(row, at + 1)?);
+/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is restored
+/// from a backup keeps it.
+pub(crate) fn channel(names: &Names) -> String {
+    let (schema, table) = (names.schema().unwrap_or_default(), names.bare(""));
     let digest = sha1_smol::Sha1::from(format!("{schema}\0{table}")).digest().to_string();
-    Ok(format!("leasehold_{}", &digest[..32]))
+    format!("leasehold_{}", &digest[..32])
 }
 
 /// Writes the message to the listeners: the resource, and which waiters are called, behind `+` and one that
@@ -71,6 +59,13 @@ pub(crate) fn decode_call(text: &str) -> Option<(Resource, Call)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Clients of all versions listen to it.
+    #[test]
+    fn channel_of_a_schema_stays_the_same() {
+        let config = crate::config::PostgresConfig::parse("postgres://me@h?schema=public").unwrap();
+        assert_eq!(channel(&config.names), "leasehold_c8f94ed24312e8920bd4e568f0292c7b");
+    }
 
     #[test]
     fn a_call_is_read_as_it_was_written() {

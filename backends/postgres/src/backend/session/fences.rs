@@ -15,7 +15,8 @@ use tokio_postgres::types::Type;
 use crate::config::Names;
 use crate::error::Refusal;
 use crate::net::dial::{Link, Sql, only, read};
-use crate::sql::schema::{FENCE_BLOCKS, FENCE_COUNTER};
+use crate::sql::home::FENCE_COUNTER;
+use crate::sql::schema::FENCE_BLOCKS;
 use crate::sql::statements::{NOW, epoch};
 
 /// The numbers that may be given as fences without a commit.
@@ -145,7 +146,7 @@ pub(super) struct FenceStatements {
 
 impl FenceStatements {
     pub(super) fn of(names: &Names) -> FenceStatements {
-        let (blocks, counter) = (names.table(FENCE_BLOCKS), names.table(FENCE_COUNTER));
+        let (blocks, counter) = (names.table(FENCE_BLOCKS), names.text(FENCE_COUNTER));
         // The counter is put behind all earlier blocks while the row is locked, and the end of the block is on
         // the disk before any other session can see it. A statement that begins no block waits for no disk.
         let new_block = |behind: &str, while_last: &str| {
@@ -153,7 +154,7 @@ impl FenceStatements {
                 "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest({behind}, {NOW}) + {LENGTH} \
                  ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
                  last = greatest(b.last, {NOW}) + {LENGTH} WHERE b.last {while_last} \
-                 RETURNING b.epoch, b.last, setval('{counter}'::regclass, b.last - {LENGTH}), \
+                 RETURNING b.epoch, b.last, setval({counter}::regclass, b.last - {LENGTH}), \
                  pg_catalog.set_config('synchronous_commit', 'local', true)",
                 epoch = epoch(names),
             )
@@ -180,7 +181,7 @@ impl FenceStatements {
 
 /// Returns the expression that draws a number. It must be evaluated when the lock has been given.
 pub(super) fn next(names: &Names) -> String {
-    format!("nextval('{}'::regclass)", names.table(FENCE_COUNTER))
+    format!("nextval({}::regclass)", names.text(FENCE_COUNTER))
 }
 
 fn block(row: &tokio_postgres::Row) -> Result<Block, Failure> {

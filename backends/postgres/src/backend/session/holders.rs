@@ -37,13 +37,13 @@ pub(crate) struct HoldersTable {
 
 impl HoldersTable {
     pub(crate) fn of(names: &Names) -> HoldersTable {
-        let (held, fence) = (names.table("_held"), names.table("_fence"));
+        let (held, fence, fence_text) = (names.table("_held"), names.table("_fence"), names.text("_fence"));
         let sql = |name, text: String, types| Sql { name, text, types };
         HoldersTable {
             // One after the other, so that none takes back what another has raised.
             raise: format!(
                 "SELECT pg_advisory_xact_lock({CREATING}); \
-                 SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE last_value < {NOW}"
+                 SELECT setval({fence_text}::regclass, {NOW}) FROM {fence} WHERE last_value < {NOW}"
             ),
             enter: sql(
                 "enter",
@@ -290,7 +290,7 @@ pub(crate) fn insert(held: &str) -> String {
 /// Returns the fence, as the last two columns of such a statement. It must be drawn when the lock has been
 /// given.
 pub(crate) fn drawn(names: &Names) -> String {
-    format!("{}, nextval('{}'::regclass)", epoch(names), names.table("_fence"))
+    format!("{}, nextval({}::regclass)", epoch(names), names.text("_fence"))
 }
 
 /// Columns of an entry, as parameters.

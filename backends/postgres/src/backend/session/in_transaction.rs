@@ -20,7 +20,8 @@ use crate::sql::rows::fence;
 /// the fence, `epoch` and `seq`, and waits until the lock is to be had; `SET LOCAL lock_timeout` bounds the
 /// wait. The lock ends with the transaction, or with a rollback to a savepoint before it.
 ///
-/// The tables must be there: `leasehold schema` prints what creates them.
+/// The tables must be there: `leasehold schema` prints what creates them. Where the URL names no schema, they are
+/// those of the search path of the session, which must be the path of the clients, too.
 pub fn in_transaction_sql(config: &PostgresConfig) -> String {
     let (rows, drawn) = (config.names.table("_rows"), drawn(&config.names));
     // What is drawn for the answer is drawn when the row is locked.
@@ -42,7 +43,7 @@ pub fn in_transaction_sql(config: &PostgresConfig) -> String {
 ///   becomes visible in the same instant in which the lock becomes free. No lease can run out in between,
 ///   and no fence need be checked for what is in the same database.
 /// - It excludes any client that holds the resource by `method=for-update`, in the tables that `config`
-///   names.
+///   names, with its schema.
 ///
 /// # Does not promise
 /// - `leasehold show` does not see it: what the transaction has written is not visible to others.
