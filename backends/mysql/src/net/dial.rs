@@ -68,10 +68,8 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) rows: Vec<Row>,
-    /// The number of rows that it changed.
+    /// The number of rows that it changed, as far as triggers and proxies leave it.
     pub(crate) changed: u64,
-    /// The number that the statement passed to `LAST_INSERT_ID`.
-    pub(crate) number: u64,
 }
 
 impl Link {
@@ -229,9 +227,8 @@ impl Link {
         }
         let asking = async |connection: &mut Conn| {
             let mut result = connection.exec_iter(sql, params).await?;
-            let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
-            let rows = result.collect().await?;
-            Ok(Done { rows, changed, number })
+            let changed = result.affected_rows();
+            Ok(Done { rows: result.collect().await?, changed })
         };
         self.limited(Duration::ZERO, asking).await
     }
@@ -268,12 +265,12 @@ impl Link {
             let mut done = Vec::new();
             // Bounded by the statements that were sent.
             loop {
-                let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+                let changed = result.affected_rows();
                 if result.is_empty() {
-                    done.push(Done { rows: Vec::new(), changed, number });
+                    done.push(Done { rows: Vec::new(), changed });
                     break;
                 }
-                done.push(Done { rows: result.collect().await?, changed, number });
+                done.push(Done { rows: result.collect().await?, changed });
             }
             // An error of any but the first statement looks like an end, and is only reported here.
             match result.drop_result().await {
