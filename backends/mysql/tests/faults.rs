@@ -91,6 +91,41 @@ async fn primary_set_read_only_grants_nothing() {
     assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
 }
 
+/// A user that may write to a read-only server sees, too, that another server may decide by now.
+#[tokio::test]
+async fn primary_set_read_only_confirms_nothing_to_a_privileged_user() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for dialect in ["native", "shedlock"] {
+        let open_one = async || open(&format!("{}?dialect={dialect}", server.url())).await;
+        let clients = [open_one().await, open_one().await, open_one().await, open_one().await];
+        let [acquiring, renewing, releasing, batching] = &clients;
+        let held = [claim("renewed", LONG), claim("released", LONG), claim("b1", LONG), claim("b2", LONG)];
+        let [renewed, released, batched @ ..] = &held;
+        hold(&**renewing, renewed).await;
+        hold(&**releasing, released).await;
+        let proof = Proof::none();
+        for claim in batched {
+            hold(&**batching, claim).await;
+        }
+        server.sql("SET GLOBAL read_only = ON").await.unwrap();
+        let failure = look_once(&**acquiring, &claim("new", LONG)).await.unwrap_err();
+        assert!(failure.detail().contains("read-only"), "{dialect}: {failure}");
+        let renewal = renew(&**renewing, renewed).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        let end = release(&**releasing, released).await;
+        assert!(matches!(end, Release::Unknown(_)), "{dialect}: {end:?}");
+        let batch: Vec<Renew<'_>> = batched.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+        for renewal in batching.renew(&batch).await {
+            assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        }
+        // Nor by another connection.
+        let failure = look_once(&**acquiring, &claim("new", LONG)).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::None, "{dialect}: {failure}");
+        server.sql("SET GLOBAL read_only = OFF").await.unwrap();
+        assert!(matches!(renew_until_known(&**renewing, renewed).await, Renewal::Renewed));
+    }
+}
+
 #[tokio::test]
 async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };

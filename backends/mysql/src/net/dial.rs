@@ -255,7 +255,7 @@ impl Link {
 
     /// Runs statements up to the first that the server refuses, and returns what those before it did. A
     /// refusal of the first one is the error.
-    async fn run_until_refused(
+    pub(crate) async fn run_until_refused(
         &mut self,
         statements: &str,
         wait: Duration,

@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::MySqlConfig;
 use crate::error::Refusal;
-use crate::net::dial::{Answer, Done, Flavour, Link, Question};
+use crate::net::dial::{Answer, Done, Flavour, Link, Question, read};
+use crate::net::session::IS_READ_ONLY;
 
 /// The connections of one client.
 #[derive(Debug)]
@@ -60,6 +61,9 @@ impl Pool {
     }
 
     /// Runs statements in a transaction, and returns what each of them did.
+    ///
+    /// A user with the right to it writes to a server that is set read-only, too, although another server may
+    /// decide by now. So the request also asks for that, behind the commit, and nothing is confirmed then.
     pub(crate) async fn transact(&self, statements: &[String]) -> Result<Vec<Done>, Refusal> {
         let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
         let answer = transact(&mut link, statements).await;
@@ -114,12 +118,20 @@ impl Pool {
 
 /// Runs a transaction over this connection, as [`Pool::transact`] does.
 async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, Refusal> {
-    let text = format!("START TRANSACTION; {}; COMMIT", statements.join("; "));
-    let mut done = link.run_each(&text, Duration::ZERO).await?;
-    if done.len() < statements.len() + 2 {
-        return Err(unanswered("the server did not answer to the end of a transaction"));
+    let text = format!("START TRANSACTION; {}; COMMIT; SELECT {IS_READ_ONLY}", statements.join("; "));
+    let (mut done, refusal) = link.run_until_refused(&text, Duration::ZERO).await?;
+    let commit = statements.len() + 1;
+    match (done.get(commit + 1).and_then(|done| done.rows.first()), refusal) {
+        (None, Some(refusal)) if done.len() <= commit => Err(refusal),
+        (Some(row), None) => match read::<u8>(row, 0).map_err(Refusal::Failed)? {
+            0 => Ok(done.drain(1..commit).collect()),
+            _ => Err(unanswered(
+                "the server was set read-only, so another one may decide by now: connect to the primary",
+            )),
+        },
+        // It was committed.
+        _ => Err(unanswered("the server did not answer to the end of a transaction")),
     }
-    Ok(done.drain(1..=statements.len()).collect())
 }
 
 fn unanswered(text: &str) -> Refusal {
