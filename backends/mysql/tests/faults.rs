@@ -56,6 +56,8 @@ async fn replica_is_refused_until_failover_and_fences_continue_above() {
     hold(&*backend, &known).await;
     replica.await_replication(&primary).await.unwrap();
     replica.sql("STOP SLAVE").await.unwrap();
+    let failure = connect(&replica.url()).await.unwrap_err();
+    assert!(failure.detail().contains("replica"), "one whose replication has ended: {failure}");
     // These grants do not reach it.
     let lost = claim("lost", LONG);
     let mut highest = hold(&*backend, &lost).await.fence;

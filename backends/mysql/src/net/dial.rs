@@ -128,10 +128,8 @@ impl Link {
         let counters = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({})", counters.join(", "));
         let mut statements = vec![GREETING, &settings, &counters];
         statements.extend(question.statements.iter().map(String::as_str));
-        let asks_followed = self.flavour == Flavour::MySql;
-        if asks_followed {
-            statements.push(FOLLOWED);
-        }
+        let asked = self.flavour;
+        statements.push(followed_by(asked));
         let (done, refusal) =
             self.run_until_refused(&statements.join("; "), Duration::ZERO).await.map_err(failed)?;
         let refusal = match refusal {
@@ -154,12 +152,13 @@ impl Link {
         let counters = answers.next().unwrap_or_default();
         let statements: Vec<Vec<Row>> = answers.by_ref().take(question.statements.len()).collect();
         // Where only the last question failed, this user may not ask it.
-        let is_asked = asks_followed && statements.len() == question.statements.len();
+        let is_asked = asked == self.flavour && statements.len() == question.statements.len();
         let followed = is_asked.then(|| answers.next().unwrap_or_default());
         let replication = self.replication(&counters, followed).await?;
         if is_on(2)? || is_on(3)? || replication == Replication::Primary {
             return Err(Failure::unavailable(format!(
-                "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary"
+                "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary; one that was \
+                 promoted has to forget its own primary, by RESET REPLICA ALL"
             )));
         }
         if replication == Replication::Cluster {
@@ -179,21 +178,19 @@ impl Link {
         counters: &[Row],
         followed: Option<Vec<Row>>,
     ) -> Result<Replication, Failure> {
-        // MySQL has a row for each server that it follows, MariaDB a number.
-        if self.flavour == Flavour::MySql {
-            let followed = match followed {
-                Some(followed) => followed,
-                None => self.allowed(FOLLOWED).await?,
-            };
-            if !followed.is_empty() {
-                return Ok(Replication::Primary);
-            }
+        let followed = match followed {
+            Some(followed) => followed,
+            None => self.allowed(followed_by(self.flavour)).await?,
+        };
+        if !followed.is_empty() {
+            return Ok(Replication::Primary);
         }
         let mut replication = Replication::None;
         for row in counters {
             let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
             match (name.to_lowercase().as_str(), value.as_str()) {
-                // The number of connections to servers that it follows.
+                // The number of connections to servers that it follows, which MariaDB shows to each user. One
+                // whose replication has ended is not in it.
                 ("slaves_running", "0") => {}
                 ("slaves_running", _) => return Ok(Replication::Primary),
                 ("wsrep_connected", value) if value.eq_ignore_ascii_case("on") => {
@@ -365,6 +362,14 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
     Ok(login)
 }
 
+/// Returns the statement whose answer has a row for each server that this one follows.
+fn followed_by(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::MariaDb => "SHOW ALL SLAVES STATUS",
+        Flavour::MySql => "SHOW REPLICA STATUS",
+    }
+}
+
 /// Returns the settings of a session. A statement whose answer nobody awaits must not take effect much
 /// later. What is in the comment is read by MariaDB alone.
 fn settings(timeout: Duration) -> String {
@@ -447,8 +452,6 @@ const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(
 
 /// Counters that every session asks for.
 const COUNTERS: &[&str] = &["Slaves_running", "wsrep_connected"];
-/// Asks MySQL which servers it follows.
-const FOLLOWED: &str = "SHOW REPLICA STATUS";
 
 /// The time after which the operating system begins to ask whether the other side still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);
