@@ -27,7 +27,7 @@ impl Refusal {
             let text = format!("the connection to the server ended: {}", root(&error));
             return Refusal::Failed(Failure::unanswered(text).because(error));
         };
-        if matches!(cause.code, DEADLOCK | ROLLED_BACK | NO_CONNECTION) {
+        if matches!(cause.code, DEADLOCK | ROLLED_BACK | CHANGED | NO_CONNECTION) {
             return Refusal::LostRace;
         }
         let is_unknown = ENDS_SESSION.contains(&cause.code) || OF_CLIENTS.contains(&cause.code);
@@ -132,6 +132,9 @@ fn describe(cause: &ServerError) -> String {
 const DEADLOCK: u16 = 1213;
 /// A group of servers refused the change at its commit, because another server was first.
 const ROLLED_BACK: u16 = 3101;
+/// Another transaction has changed the row since this one first read, which MariaDB refuses under
+/// `innodb_snapshot_isolation`.
+const CHANGED: u16 = 1020;
 /// A wait for a lock ended without it; or the lock was not waited for, which only MySQL distinguishes.
 const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
@@ -158,7 +161,7 @@ mod tests {
     #[test]
     fn each_error_says_whether_it_happened_and_what_to_do() {
         assert!(matches!(refused(1213), Refusal::LostRace));
-        for code in [1094, 3101] {
+        for code in [1020, 1094, 3101] {
             assert!(matches!(refused(code), Refusal::LostRace), "{code}");
         }
         assert!(matches!(refused(1146), Refusal::NoTable(_)));

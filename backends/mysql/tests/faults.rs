@@ -295,7 +295,7 @@ async fn lost_races_and_deadlocks_are_retried() {
     }
     let stranger = async {
         for _ in 0..10 {
-            let crossing = "BEGIN; INSERT INTO heavy SELECT seq FROM seq_1_to_200; \
+            let crossing = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN; INSERT INTO heavy SELECT seq FROM seq_1_to_200; \
                             SELECT 1 FROM leasehold WHERE name = 'p2' FOR UPDATE; SELECT SLEEP(0.03); \
                             SELECT 1 FROM leasehold WHERE name = 'p1' FOR UPDATE; COMMIT";
             server.sql(crossing).await.unwrap();
