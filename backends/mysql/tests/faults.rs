@@ -554,3 +554,20 @@ async fn trigger_that_draws_numbers_leaves_fences_as_they_are() {
         }
     }
 }
+
+/// It cuts the answers to all statements of a session that does not set it.
+#[tokio::test]
+async fn limit_of_answers_set_on_the_server_is_not_obeyed() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("SET GLOBAL sql_select_limit = 1").await.unwrap();
+    let backend = open(&server.url()).await;
+    let held = ["one", "two", "three", "four"].map(|name| claim(name, LONG));
+    for claim in &held {
+        hold(&*backend, claim).await;
+    }
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = held.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    for renewal in backend.renew(&batch).await {
+        assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+    }
+}
