@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::{faults, full_disk, locked_rows};
-use leasehold_core::{Effect, FailureKind, FenceGrade, Patience, Proof, Put, Release, Renew, Renewal};
+use leasehold_core::{
+    Effect, FailureKind, FenceGrade, Patience, Proof, Put, Release, Renew, Renewal, Severity,
+};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -451,7 +453,7 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
 #[tokio::test]
 async fn trigger_that_sets_a_column_makes_no_second_holder() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    drop(open(&server.url()).await);
+    let backend = open(&server.url()).await;
     for table in ["leasehold", "leasehold_registers"] {
         let trigger = format!(
             "ALTER TABLE {table} ADD COLUMN looks BIGINT NOT NULL DEFAULT 0; \
@@ -459,6 +461,9 @@ async fn trigger_that_sets_a_column_makes_no_second_holder() {
         );
         server.sql(&trigger).await.unwrap();
     }
+    let findings = backend.diagnose(LONG).await;
+    let table = findings.iter().find(|finding| finding.topic == "table").unwrap();
+    assert!(table.severity == Severity::Notice && table.found.contains("triggers: 1"), "{table:?}");
     nothing_is_granted_twice(&server, &server.url()).await;
 }
 
