@@ -1,6 +1,8 @@
 //! Meaning of an error of the server, or of the way to it: of what kind it is, and whether it may have
 //! happened.
 
+use std::ops::RangeInclusive;
+
 use leasehold_backend::connecting::{cannot_connect, cannot_secure, is_of_tls};
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::{DriverError, Error, IoError, ServerError};
@@ -25,10 +27,11 @@ impl Refusal {
             let text = format!("the connection to the server ended: {}", root(&error));
             return Refusal::Failed(Failure::unanswered(text).because(error));
         };
-        if matches!(cause.code, DEADLOCK | ROLLED_BACK | NO_CONNECTION) {
+        if matches!(cause.code, DEADLOCK | ROLLED_BACK | CHANGED | NO_CONNECTION) {
             return Refusal::LostRace;
         }
-        let effect = if ENDS_SESSION.contains(&cause.code) { Effect::Unknown } else { Effect::None };
+        let is_unknown = ENDS_SESSION.contains(&cause.code) || OF_CLIENTS.contains(&cause.code);
+        let effect = if is_unknown { Effect::Unknown } else { Effect::None };
         let (code, text) = (cause.code, describe(cause));
         let failure = Failure::new(kind(code), effect, text).because(error);
         match code {
@@ -129,6 +132,9 @@ fn describe(cause: &ServerError) -> String {
 const DEADLOCK: u16 = 1213;
 /// A group of servers refused the change at its commit, because another server was first.
 const ROLLED_BACK: u16 = 3101;
+/// Another transaction has changed the row since this one first read, which MariaDB refuses under
+/// `innodb_snapshot_isolation`.
+const CHANGED: u16 = 1020;
 /// A wait for a lock ended without it; or the lock was not waited for, which only MySQL distinguishes.
 const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
@@ -140,7 +146,9 @@ const NO_COLUMN: u16 = 1054;
 const NO_TABLE: u16 = 1146;
 /// The server goes away, ends this connection, or (with replicas or Galera) cannot say what became of the
 /// statement.
-const ENDS_SESSION: [u16; 7] = [1053, 1047, 1180, 1317, 1927, 2006, 2013];
+const ENDS_SESSION: [u16; 5] = [1053, 1047, 1180, 1317, 1927];
+/// Errors of clients. Only a proxy sends one, about its own connection to the server.
+const OF_CLIENTS: RangeInclusive<u16> = 2000..=2999;
 
 #[cfg(test)]
 mod tests {
@@ -153,7 +161,9 @@ mod tests {
     #[test]
     fn each_error_says_whether_it_happened_and_what_to_do() {
         assert!(matches!(refused(1213), Refusal::LostRace));
-        assert!(matches!((refused(1094), refused(3101)), (Refusal::LostRace, Refusal::LostRace)));
+        for code in [1020, 1094, 3101] {
+            assert!(matches!(refused(code), Refusal::LostRace), "{code}");
+        }
         assert!(matches!(refused(1146), Refusal::NoTable(_)));
         assert!(matches!((refused(1205), refused(3572)), (Refusal::RowLocked(_), Refusal::RowLocked(_))));
         for (code, kind, effect, hint) in [
@@ -166,6 +176,8 @@ mod tests {
             (1047, FailureKind::Unavailable, Effect::Unknown, "its cluster"),
             (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
             (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),
+            (2003, FailureKind::Unavailable, Effect::Unknown, "error 2003"),
+            (2013, FailureKind::Unavailable, Effect::Unknown, "error 2013"),
         ] {
             let failure = refused(code).into_failure();
             assert_eq!((failure.kind, failure.effect), (kind, effect), "{code}");

@@ -4,13 +4,18 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::{faults, full_disk, locked_rows};
-use leasehold_core::{Effect, FailureKind, FenceGrade, Patience, Proof, Release, Renew, Renewal};
+use leasehold_core::{
+    Effect, FailureKind, FenceGrade, Patience, Proof, Put, Release, Renew, Renewal, Severity,
+};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
 async fn restart_keeps_holders_and_waiters() {
@@ -53,6 +58,8 @@ async fn replica_is_refused_until_failover_and_fences_continue_above() {
     hold(&*backend, &known).await;
     replica.await_replication(&primary).await.unwrap();
     replica.sql("STOP SLAVE").await.unwrap();
+    let failure = connect(&replica.url()).await.unwrap_err();
+    assert!(failure.detail().contains("replica"), "one whose replication has ended: {failure}");
     // These grants do not reach it.
     let lost = claim("lost", LONG);
     let mut highest = hold(&*backend, &lost).await.fence;
@@ -88,14 +95,48 @@ async fn primary_set_read_only_grants_nothing() {
     assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
 }
 
+/// A user that may write to a read-only server sees, too, that another server may decide by now.
+#[tokio::test]
+async fn primary_set_read_only_confirms_nothing_to_a_privileged_user() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for dialect in ["native", "shedlock"] {
+        let open_one = async || open(&format!("{}?dialect={dialect}", server.url())).await;
+        let clients = [open_one().await, open_one().await, open_one().await, open_one().await];
+        let [acquiring, renewing, releasing, batching] = &clients;
+        let held = [claim("renewed", LONG), claim("released", LONG), claim("b1", LONG), claim("b2", LONG)];
+        let [renewed, released, batched @ ..] = &held;
+        hold(&**renewing, renewed).await;
+        hold(&**releasing, released).await;
+        let proof = Proof::none();
+        for claim in batched {
+            hold(&**batching, claim).await;
+        }
+        server.sql("SET GLOBAL read_only = ON").await.unwrap();
+        let failure = look_once(&**acquiring, &claim("new", LONG)).await.unwrap_err();
+        assert!(failure.detail().contains("read-only"), "{dialect}: {failure}");
+        let renewal = renew(&**renewing, renewed).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        let end = release(&**releasing, released).await;
+        assert!(matches!(end, Release::Unknown(_)), "{dialect}: {end:?}");
+        let batch: Vec<Renew<'_>> = batched.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+        for renewal in batching.renew(&batch).await {
+            assert!(matches!(renewal, Renewal::Unknown(_)), "{dialect}: {renewal:?}");
+        }
+        // Nor by another connection.
+        let failure = look_once(&**acquiring, &claim("new", LONG)).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::None, "{dialect}: {failure}");
+        server.sql("SET GLOBAL read_only = OFF").await.unwrap();
+        assert!(matches!(renew_until_known(&**renewing, renewed).await, Renewal::Renewed));
+    }
+}
+
 #[tokio::test]
 async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
     let direct = open(&server.url()).await;
-    // Twice, so that the statements are prepared on the connection: what is lost must be the answer to one of
-    // them.
+    // The connection is open then: what is lost must be the answer to a statement on the lock.
     let before = [claim("before", LONG), claim("before too", LONG)];
     for before in &before {
         hold(&*backend, before).await;
@@ -115,7 +156,6 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     assert_eq!(seen.holders[0].fence, again.fence);
 
     assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Renewed));
-    // The statement of a release is prepared on the connection then.
     for before in &before {
         release_until_known(&*backend, before).await;
     }
@@ -257,7 +297,7 @@ async fn lost_races_and_deadlocks_are_retried() {
     }
     let stranger = async {
         for _ in 0..10 {
-            let crossing = "BEGIN; INSERT INTO heavy SELECT seq FROM seq_1_to_200; \
+            let crossing = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; BEGIN; INSERT INTO heavy SELECT seq FROM seq_1_to_200; \
                             SELECT 1 FROM leasehold WHERE name = 'p2' FOR UPDATE; SELECT SLEEP(0.03); \
                             SELECT 1 FROM leasehold WHERE name = 'p1' FOR UPDATE; COMMIT";
             server.sql(crossing).await.unwrap();
@@ -407,4 +447,132 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
     wait_for_count(&primary, count, "3").await;
     assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::BestEffort);
     drop((one, two));
+}
+
+/// The server counts a row whose trigger sets a column as changed, even where the statement leaves it.
+#[tokio::test]
+async fn trigger_that_sets_a_column_makes_no_second_holder() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    for table in ["leasehold", "leasehold_registers"] {
+        let trigger = format!(
+            "ALTER TABLE {table} ADD COLUMN looks BIGINT NOT NULL DEFAULT 0; \
+             CREATE TRIGGER looks_{table} BEFORE UPDATE ON {table} FOR EACH ROW SET NEW.looks = OLD.looks + 1"
+        );
+        server.sql(&trigger).await.unwrap();
+    }
+    let findings = backend.diagnose(LONG).await;
+    let table = findings.iter().find(|finding| finding.topic == "table").unwrap();
+    assert!(table.severity == Severity::Notice && table.found.contains("triggers: 1"), "{table:?}");
+    nothing_is_granted_twice(&server, &server.url()).await;
+}
+
+/// Proxies ask for the count of the rows that a statement found, in which an unchanged one is counted.
+#[tokio::test]
+async fn count_of_found_rows_makes_no_second_holder() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let proxy = counts_found_rows(server.addr()).await;
+    nothing_is_granted_twice(&server, &server.url_at(proxy)).await;
+}
+
+/// A held lock is refused to clients that come to it through `url`, and a register is made only once.
+async fn nothing_is_granted_twice(server: &MariaDbServer, url: &str) {
+    let holder = open(&server.url()).await;
+    let held = claim("job", LONG);
+    hold(&*holder, &held).await;
+    // For the first time as text, and later perhaps as a prepared statement.
+    let backend = open(url).await;
+    for _ in 0..3 {
+        assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none(), "two hold it");
+    }
+    assert!(matches!(renew_until_known(&*holder, &held).await, Renewal::Renewed));
+    let at = resource("value");
+    let [ours, theirs] = [&holder, &backend].map(|client| client.registers().unwrap());
+    let absent = ours.read(&at).await.unwrap().stamp;
+    let put = |value: &str| Put { value: Some(value.into()), keep: None };
+    assert!(ours.swap(&at, &absent, &put("one")).await.unwrap().is_some());
+    assert!(theirs.swap(&at, &absent, &put("two")).await.unwrap().is_none(), "it is made twice");
+    // What is free is granted that way too, and goes back.
+    let other = claim("other", LONG);
+    for _ in 0..3 {
+        hold(&*backend, &other).await;
+        assert!(matches!(release(&*backend, &other).await, Release::Freed));
+    }
+}
+
+/// Starts a way to the server on which each login asks for the count of found rows.
+async fn counts_found_rows(server: SocketAddr) -> SocketAddr {
+    const FOUND_ROWS: u8 = 2;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(server).await.unwrap();
+            tokio::spawn(async move {
+                // The server's greeting, and the beginning of the answer: a header, and the capabilities.
+                for (from, to) in [(&mut server, &mut client)] {
+                    let mut header = [0; 4];
+                    from.read_exact(&mut header).await?;
+                    let length = u32::from_le_bytes([header[0], header[1], header[2], 0]);
+                    let mut greeting = vec![0; usize::try_from(length).unwrap()];
+                    from.read_exact(&mut greeting).await?;
+                    to.write_all(&[&header[..], &greeting].concat()).await?;
+                }
+                let mut login = [0; 5];
+                client.read_exact(&mut login).await?;
+                login[4] |= FOUND_ROWS;
+                server.write_all(&login).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    addr
+}
+
+/// On MariaDB such an answer has no number of the statement itself.
+#[tokio::test]
+async fn trigger_that_draws_numbers_leaves_fences_as_they_are() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for (method, table) in [("row", "leasehold"), ("for-update", "leasehold_rows_held")] {
+        let backend = open(&format!("{}?method={method}", server.url())).await;
+        let log = format!("{table}_log");
+        server.sql(&format!("CREATE TABLE {log} (n INT AUTO_INCREMENT PRIMARY KEY)")).await.unwrap();
+        for event in ["INSERT", "UPDATE"] {
+            let trigger = format!(
+                "CREATE TRIGGER {event}_{table} AFTER {event} ON {table} FOR EACH ROW \
+                 INSERT INTO {log} VALUES (NULL)"
+            );
+            server.sql(&trigger).await.unwrap();
+        }
+        // The last one comes to a row that another client left empty.
+        let clients =
+            [&backend, &backend, &backend, &open(&format!("{}?method={method}", server.url())).await];
+        let mut last = None;
+        for client in clients {
+            let claim = claim("job", LONG);
+            let fence = hold(&**client, &claim).await.fence.unwrap();
+            let seq = server.sql(&format!("SELECT seq FROM {table} WHERE name = 'job'")).await.unwrap();
+            assert_eq!(fence.seq.to_string(), seq.trim(), "{method}");
+            assert!(last < Some(fence), "{method}: {fence:?} after {last:?}");
+            last = Some(fence);
+            assert!(matches!(release(&**client, &claim).await, Release::Freed));
+        }
+    }
+}
+
+/// It cuts the answers to all statements of a session that does not set it.
+#[tokio::test]
+async fn limit_of_answers_set_on_the_server_is_not_obeyed() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("SET GLOBAL sql_select_limit = 1").await.unwrap();
+    let backend = open(&server.url()).await;
+    let held = ["one", "two", "three", "four"].map(|name| claim(name, LONG));
+    for claim in &held {
+        hold(&*backend, claim).await;
+    }
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = held.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    for renewal in backend.renew(&batch).await {
+        assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+    }
 }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Cell, CellRegisters, CellStore, ClockSource, Found, Locked, Write, WriteAnswer, WriteCondition,
-    WriteOutcome,
+    Cell, CellRegisters, CellStore, ClockSource, Found, Locked, Write, WriteCondition, WriteOutcome,
 };
-use leasehold_backend::sql::{cells_of, each, micros, resource_of, signed};
+use leasehold_backend::sql::{cells_of, each, resource_of};
 use leasehold_core::{Clock, Failure, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
@@ -73,6 +72,17 @@ impl MySqlCells {
         }
     }
 
+    /// Runs a transaction, as [`Pool::transact`] does.
+    async fn transact(&self, statements: &[String]) -> Result<Vec<Done>, Refusal> {
+        match self.pool.transact(statements).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.recreate_tables(failure).await?;
+                self.pool.transact(statements).await
+            }
+            answer => answer,
+        }
+    }
+
     async fn recreate_tables(&self, failure: Failure) -> Result<(), Refusal> {
         if self.pool.config.sql.create == Create::No {
             return Err(Refusal::NoTable(failure));
@@ -85,45 +95,18 @@ impl MySqlCells {
 
     /// Makes one write, which waits for a transaction that keeps its row locked.
     async fn write_one(&self, write: &Write) -> Result<WriteOutcome, Failure> {
-        if let (WriteCondition::Living { .. }, WriteAnswer::Full) = (write.when, write.answer) {
-            return self.write_and_read(write).await;
-        }
-        let Write { at, when, put, .. } = write;
-        let (text, name): (Value, Value) = (put.text.as_str().into(), at.as_str().into());
-        let (version, keep): (Value, Value) = (signed(put.version).into(), micros(put.keep).into());
-        let (sql, params) = match *when {
-            WriteCondition::Free => {
-                let values = [name, text.clone(), version.clone(), keep.clone(), text, version, keep];
-                (&self.statements.free, values.to_vec())
-            }
-            WriteCondition::Emptied(seen) => {
-                (&self.statements.emptied, vec![text, version, keep, name, signed(seen).into()])
-            }
-            WriteCondition::Living { version: seen, .. } => {
-                (&self.statements.living, vec![text, version, keep, name, signed(seen).into()])
-            }
-            WriteCondition::Seen { version: seen, .. } => {
-                let seq = signed(put.fence.seq).into();
-                (&self.statements.seen, vec![text, version, seq, keep, name, signed(seen).into()])
-            }
+        let done = match self.transact(&self.statements.write_one(write)).await {
+            Err(Refusal::LostRace) => return Ok(WriteOutcome::Refused(None)),
+            answer => answer.map_err(Refusal::into_failure)?,
         };
-        match self.exec(sql, params).await {
-            Err(Refusal::LostRace) => Ok(WriteOutcome::Refused(None)),
-            answer => Ok(outcome(write, &answer.map_err(Refusal::into_failure)?)),
-        }
-    }
-
-    /// Makes one write, and reads the row in the same request if the condition does not hold. As text, the
-    /// two cost the server more than one prepared statement, so this is for rows that others use.
-    async fn write_and_read(&self, write: &Write) -> Result<WriteOutcome, Failure> {
-        match self.pool.run_each(&self.statements.write_and_read(write)).await {
-            Err(Refusal::LostRace | Refusal::NoTable(_)) => Ok(WriteOutcome::Refused(None)),
-            answer => match &answer.map_err(Refusal::into_failure)?[..] {
-                [written, ..] if written.changed == 1 => Ok(outcome(write, written)),
-                [_, read, ..] => Ok(WriteOutcome::Refused(read.rows.first().map(cell).transpose()?)),
-                _ => Err(Failure::unanswered("the server answered one of two statements")),
-            },
-        }
+        let found = done.iter().find_map(|done| done.rows.first()).map(cell).transpose()?;
+        // A write that is made already changes nothing, and is not made again.
+        let is_new = done.first().is_some_and(|done| done.changed > 0);
+        let is_ours = |found: &Cell| found.version == write.put.version;
+        Ok(match found {
+            Some(found) if is_ours(&found) && is_new => made(write, found.fence.seq),
+            found => WriteOutcome::Refused(found.filter(|found| !is_ours(found))),
+        })
     }
 
     /// Makes those of these writes whose rows no transaction keeps locked. Only a read can leave out locked
@@ -148,13 +131,17 @@ impl MySqlCells {
             }
             let some: Vec<&Write> = chosen.iter().map(|at| writes[*at]).collect();
             let seconds = lock_wait(self.pool.config.sql.timeout);
-            match self.transact(self.statements.write_many(&some, seconds)).await {
+            match self.pool.transact(&self.statements.write_many(&some, seconds)).await {
                 Err(Refusal::RowLocked(_)) if locked == Locked::Wait => break,
                 Err(Refusal::RowLocked(_)) if tries < MAX_READS => {}
                 // A dropped table is created anew by the next read, which follows a write that was refused.
                 Err(Refusal::LostRace | Refusal::NoTable(_)) => break,
                 answer => {
-                    let written = answer?;
+                    let done = answer?;
+                    let rows = done.iter().flat_map(|done| &done.rows);
+                    let written: Result<HashMap<String, u64>, Failure> =
+                        rows.map(|row| Ok((read(row, 0)?, read(row, 1)?))).collect();
+                    let written = written.map_err(Refusal::Failed)?;
                     for at in chosen {
                         if let Some(seq) = written.get(writes[at].at.as_str()) {
                             outcomes[at] = made(writes[at], *seq);
@@ -165,18 +152,6 @@ impl MySqlCells {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Sends so many statements, and returns the counter of each row that they wrote, by its name.
-    async fn transact(&self, (statements, count): (String, usize)) -> Result<HashMap<String, u64>, Refusal> {
-        let done = self.pool.run_each(&statements).await?;
-        if done.len() != count {
-            let text = format!("{} statements were answered, of {count}", done.len());
-            return Err(Refusal::Failed(Failure::unanswered(text)));
-        }
-        let rows = done.iter().flat_map(|done| &done.rows);
-        let written = rows.map(|row| Ok((read(row, 0)?, read(row, 1)?))).collect::<Result<_, Failure>>();
-        written.map_err(Refusal::Failed)
     }
 }
 
@@ -256,15 +231,6 @@ impl CellStore for MySqlCells {
     }
 }
 
-/// Returns the outcome of a write, by the answer to its statement.
-fn outcome(write: &Write, done: &Done) -> WriteOutcome {
-    match (write.when, done.changed) {
-        // One row was inserted, or one was changed, which an insertion counts as two.
-        (WriteCondition::Free, 1 | 2) | (_, 1) => made(write, done.number),
-        _ => WriteOutcome::Refused(None),
-    }
-}
-
 /// Returns the outcome of a write that was made. `seq` is the counter of the row, if the store made it.
 fn made(write: &Write, seq: u64) -> WriteOutcome {
     match write.when {
@@ -320,7 +286,7 @@ const MAX_READS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use leasehold_backend::cell::{Call, Put, laws};
+    use leasehold_backend::cell::{Call, Put, WriteAnswer, laws};
     use leasehold_conformance::calls::clock;
     use leasehold_testkit::MariaDbServer;
 

@@ -71,6 +71,8 @@ struct Facts {
     bytes: u64,
     /// The number of cells with their origin in what is the future now.
     from_the_future: u64,
+    /// The number of triggers of the table, as far as this user sees them.
+    triggers: u64,
 }
 
 async fn read_facts(pool: &Pool) -> Result<(Server, Facts), Failure> {
@@ -78,8 +80,10 @@ async fn read_facts(pool: &Pool) -> Result<(Server, Facts), Failure> {
     let name = pool.config.names.table("");
     let facts = format!(
         "SELECT COALESCE(t.TABLE_ROWS, 0), COALESCE(t.DATA_LENGTH + t.INDEX_LENGTH, 0), \
-         (SELECT COUNT(*) FROM {name} WHERE origin > {NOW} + 1000000) FROM information_schema.TABLES t \
-         WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = '{}'",
+         (SELECT COUNT(*) FROM {name} WHERE origin > {NOW} + 1000000), \
+         (SELECT COUNT(*) FROM information_schema.TRIGGERS g \
+         WHERE g.EVENT_OBJECT_SCHEMA = t.TABLE_SCHEMA AND g.EVENT_OBJECT_TABLE = t.TABLE_NAME) \
+         FROM information_schema.TABLES t WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = '{}'",
         name.trim_matches('`')
     );
     let rows = pool.run(&facts).await.map_err(Refusal::into_failure)?;
@@ -90,6 +94,7 @@ async fn read_facts(pool: &Pool) -> Result<(Server, Facts), Failure> {
         rows: read(&row, 0)?,
         bytes: read(&row, 1)?,
         from_the_future: read(&row, 2)?,
+        triggers: read(&row, 3)?,
     };
     Ok((server, facts))
 }
@@ -182,6 +187,11 @@ fn rights(grants: &[String]) -> Rights {
 fn table(pool: &Pool, facts: &Facts) -> Finding {
     let name = pool.config.names.table("");
     let found = format!("{name} has about {} rows in {} KiB", facts.rows, facts.bytes / 1024);
+    if facts.triggers > 0 {
+        return Finding::new("table", Severity::Notice, format!("{found}; triggers: {}", facts.triggers))
+            .meaning("each write of a lock runs them, and fails where one of them does")
+            .advice("let none of them set a column of leasehold");
+    }
     if facts.rows > MANY_ROWS {
         return Finding::new("table", Severity::Notice, found)
             .meaning("each name that was ever locked keeps its row, and with it the fence")

@@ -52,13 +52,29 @@ impl ShedLock {
         Ok(ShedLock { pool, server, profile, columns, table })
     }
 
-    /// Sends statements, again where they lost a race. A table that is lost, with the server's data, is
-    /// made anew.
+    /// Sends statements that only read.
     async fn run(&self, statements: &str) -> Result<Vec<mysql_async::Row>, Failure> {
+        self.retried(|| self.pool.run(statements)).await
+    }
+
+    /// Sends the statements of a transaction.
+    async fn transact(&self, statements: &[String]) -> Result<Vec<mysql_async::Row>, Failure> {
+        let rows = || async {
+            let done = self.pool.transact(statements).await?;
+            Ok(done.into_iter().flat_map(|done| done.rows).collect())
+        };
+        self.retried(rows).await
+    }
+
+    /// Asks, again where a race was lost. A table that is lost, with the server's data, is made anew.
+    async fn retried<F>(&self, ask: impl Fn() -> F) -> Result<Vec<mysql_async::Row>, Failure>
+    where
+        F: Future<Output = Result<Vec<mysql_async::Row>, Refusal>>,
+    {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.pool.run(statements).await {
+            match ask().await {
                 Err(Refusal::LostRace) if tries < MAX_TRIES => before_retry(tries).await,
                 Err(Refusal::NoTable(failure))
                     if self.pool.config.sql.create == Create::Yes && tries < MAX_TRIES =>
@@ -79,19 +95,16 @@ impl ShedLock {
     async fn change(&self, changes: Vec<Change<'_>>) -> Vec<Result<bool, Failure>> {
         let (table, held) = (&self.table, self.columns.is_held_at("@leasehold_now"));
         let mut statements =
-            format!("START TRANSACTION; SET @leasehold_now = {}; ", self.columns.micros(&self.columns.now()));
+            vec![format!("SET @leasehold_now = {}", self.columns.micros(&self.columns.now()))];
         // In the same order for everybody, so that two seldom wait for each other in a circle.
         let mut ordered: Vec<(usize, &Change<'_>)> = changes.iter().enumerate().collect();
         ordered.sort_by_key(|(_, change)| change.name);
         for (at, change) in ordered {
             let whose = format!("{} AND {held}", self.columns.is_of(change.name, change.by, change.since));
-            statements += &format!(
-                "SELECT {at} FROM {table} WHERE {whose} FOR UPDATE; \
-                 UPDATE {table} SET lock_until = {} WHERE {whose}; ",
-                change.until
-            );
+            statements.push(format!("SELECT {at} FROM {table} WHERE {whose} FOR UPDATE"));
+            statements.push(format!("UPDATE {table} SET lock_until = {} WHERE {whose}", change.until));
         }
-        let answer = self.run(&(statements + "COMMIT")).await;
+        let answer = self.transact(&statements).await;
         let found =
             answer.and_then(|rows| rows.iter().map(|row| read(row, 0)).collect::<Result<Vec<usize>, _>>());
         each(changes.len(), found.map(|found| (0..changes.len()).map(|at| found.contains(&at)).collect()))
@@ -125,15 +138,17 @@ impl ShedTable for ShedLock {
         let until = self.columns.after(hold.ttl);
         // Assignments are made from left to right, and each sees those before it: the holder is ours by now
         // where the row was free, or was ours.
-        let statements = format!(
+        let taking = format!(
             "INSERT INTO {table} (name, lock_until, locked_at, locked_by) VALUES ({name}, {until}, {now}, {by}) \
              ON DUPLICATE KEY UPDATE locked_at = IF(lock_until <= {now}, {now}, locked_at), \
              locked_by = IF(lock_until <= {now}, {by}, locked_by), \
-             lock_until = IF(locked_by = {by}, GREATEST(lock_until, {until}), lock_until); \
-             SELECT {row}, locked_by = {by} FROM {table} WHERE name = {name} AND lock_until > {now}",
+             lock_until = IF(locked_by = {by}, GREATEST(lock_until, {until}), lock_until)"
+        );
+        let reading = format!(
+            "SELECT {row}, locked_by = {by} FROM {table} WHERE name = {name} AND lock_until > {now}",
             row = self.columns.row()
         );
-        let rows = self.run(&statements).await?;
+        let rows = self.transact(&[taking, reading]).await?;
         let Some(found) = rows.first() else { return Ok(Taken::No(None)) };
         if read::<bool>(found, 4)? { Ok(Taken::Yes) } else { Ok(Taken::No(Some(row(found, 0)?))) }
     }

@@ -68,10 +68,8 @@ pub(crate) struct Answer {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) rows: Vec<Row>,
-    /// The number of rows that it changed.
+    /// The number of rows that it changed, as far as triggers and proxies leave it.
     pub(crate) changed: u64,
-    /// The number that the statement passed to `LAST_INSERT_ID`.
-    pub(crate) number: u64,
 }
 
 impl Link {
@@ -130,10 +128,8 @@ impl Link {
         let counters = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({})", counters.join(", "));
         let mut statements = vec![GREETING, &settings, &counters];
         statements.extend(question.statements.iter().map(String::as_str));
-        let asks_followed = self.flavour == Flavour::MySql;
-        if asks_followed {
-            statements.push(FOLLOWED);
-        }
+        let asked = self.flavour;
+        statements.push(followed_by(asked));
         let (done, refusal) =
             self.run_until_refused(&statements.join("; "), Duration::ZERO).await.map_err(failed)?;
         let refusal = match refusal {
@@ -156,12 +152,13 @@ impl Link {
         let counters = answers.next().unwrap_or_default();
         let statements: Vec<Vec<Row>> = answers.by_ref().take(question.statements.len()).collect();
         // Where only the last question failed, this user may not ask it.
-        let is_asked = asks_followed && statements.len() == question.statements.len();
+        let is_asked = asked == self.flavour && statements.len() == question.statements.len();
         let followed = is_asked.then(|| answers.next().unwrap_or_default());
         let replication = self.replication(&counters, followed).await?;
         if is_on(2)? || is_on(3)? || replication == Replication::Primary {
             return Err(Failure::unavailable(format!(
-                "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary"
+                "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary; one that was \
+                 promoted has to forget its own primary, by RESET REPLICA ALL"
             )));
         }
         if replication == Replication::Cluster {
@@ -181,21 +178,19 @@ impl Link {
         counters: &[Row],
         followed: Option<Vec<Row>>,
     ) -> Result<Replication, Failure> {
-        // MySQL has a row for each server that it follows, MariaDB a number.
-        if self.flavour == Flavour::MySql {
-            let followed = match followed {
-                Some(followed) => followed,
-                None => self.allowed(FOLLOWED).await?,
-            };
-            if !followed.is_empty() {
-                return Ok(Replication::Primary);
-            }
+        let followed = match followed {
+            Some(followed) => followed,
+            None => self.allowed(followed_by(self.flavour)).await?,
+        };
+        if !followed.is_empty() {
+            return Ok(Replication::Primary);
         }
         let mut replication = Replication::None;
         for row in counters {
             let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
             match (name.to_lowercase().as_str(), value.as_str()) {
-                // The number of connections to servers that it follows.
+                // The number of connections to servers that it follows, which MariaDB shows to each user. One
+                // whose replication has ended is not in it.
                 ("slaves_running", "0") => {}
                 ("slaves_running", _) => return Ok(Replication::Primary),
                 ("wsrep_connected", value) if value.eq_ignore_ascii_case("on") => {
@@ -229,9 +224,8 @@ impl Link {
         }
         let asking = async |connection: &mut Conn| {
             let mut result = connection.exec_iter(sql, params).await?;
-            let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
-            let rows = result.collect().await?;
-            Ok(Done { rows, changed, number })
+            let changed = result.affected_rows();
+            Ok(Done { rows: result.collect().await?, changed })
         };
         self.limited(Duration::ZERO, asking).await
     }
@@ -258,7 +252,7 @@ impl Link {
 
     /// Runs statements up to the first that the server refuses, and returns what those before it did. A
     /// refusal of the first one is the error.
-    async fn run_until_refused(
+    pub(crate) async fn run_until_refused(
         &mut self,
         statements: &str,
         wait: Duration,
@@ -268,12 +262,12 @@ impl Link {
             let mut done = Vec::new();
             // Bounded by the statements that were sent.
             loop {
-                let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+                let changed = result.affected_rows();
                 if result.is_empty() {
-                    done.push(Done { rows: Vec::new(), changed, number });
+                    done.push(Done { rows: Vec::new(), changed });
                     break;
                 }
-                done.push(Done { rows: result.collect().await?, changed, number });
+                done.push(Done { rows: result.collect().await?, changed });
             }
             // An error of any but the first statement looks like an end, and is only reported here.
             match result.drop_result().await {
@@ -368,13 +362,22 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
     Ok(login)
 }
 
+/// Returns the statement whose answer has a row for each server that this one follows.
+fn followed_by(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::MariaDb => "SHOW ALL SLAVES STATUS",
+        Flavour::MySql => "SHOW REPLICA STATUS",
+    }
+}
+
 /// Returns the settings of a session. A statement whose answer nobody awaits must not take effect much
 /// later. What is in the comment is read by MariaDB alone.
 fn settings(timeout: Duration) -> String {
     let (seconds, limit) = (lock_wait(timeout), timeout.as_secs_f64());
     format!(
         "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
-         lock_wait_timeout = {seconds} /*M! , max_statement_time = {limit} */"
+         lock_wait_timeout = {seconds}, sql_select_limit = 18446744073709551615 \
+         /*M! , max_statement_time = {limit} */"
     )
 }
 
@@ -450,8 +453,6 @@ const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(
 
 /// Counters that every session asks for.
 const COUNTERS: &[&str] = &["Slaves_running", "wsrep_connected"];
-/// Asks MySQL which servers it follows.
-const FOLLOWED: &str = "SHOW REPLICA STATUS";
 
 /// The time after which the operating system begins to ask whether the other side still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);

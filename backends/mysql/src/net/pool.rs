@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::MySqlConfig;
 use crate::error::Refusal;
-use crate::net::dial::{Answer, Done, Flavour, Link, Question};
+use crate::net::dial::{Answer, Done, Flavour, Link, Question, read};
+use crate::net::session::IS_READ_ONLY;
 
 /// The connections of one client.
 #[derive(Debug)]
@@ -53,18 +54,20 @@ impl Pool {
 
     /// Sends statements without parameters, and waits for the rows of all of them.
     pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
-        let done = self.run_each(statements).await?;
-        Ok(done.into_iter().flat_map(|done| done.rows).collect())
+        let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.run_within(statements, Duration::ZERO).await;
+        self.check_in_unless_lost(link, &answer);
+        answer
     }
 
-    /// Runs statements as [`Pool::run`] does, and returns what each of them did.
-    pub(crate) async fn run_each(&self, statements: &str) -> Result<Vec<Done>, Refusal> {
+    /// Runs statements in a transaction, and returns what each of them did.
+    ///
+    /// A user with the right to it writes to a server that is set read-only, too, although another server may
+    /// decide by now. So the request also asks for that, behind the commit, and nothing is confirmed then.
+    pub(crate) async fn transact(&self, statements: &[String]) -> Result<Vec<Done>, Refusal> {
         let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.run_each(statements, Duration::ZERO).await;
-        // Statements behind the one that lost a race were not run: those that set the session back.
-        if !matches!(answer, Err(Refusal::LostRace)) {
-            self.check_in(link, &answer);
-        }
+        let answer = transact(&mut link, statements).await;
+        self.check_in_unless_lost(link, &answer);
         answer
     }
 
@@ -81,6 +84,14 @@ impl Pool {
             self.idle().clear();
         }
         Ok((permit, Link::dial(&self.config).await?))
+    }
+
+    /// Keeps the connection as [`Pool::check_in`] does, but not where a race was lost: the statements behind
+    /// the one that lost it were not run, such as those that set the session back.
+    fn check_in_unless_lost<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        if !matches!(answer, Err(Refusal::LostRace)) {
+            self.check_in(link, answer);
+        }
     }
 
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
@@ -103,6 +114,28 @@ impl Pool {
         // No invariant spans a panic: every change is one insertion or removal.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Runs a transaction over this connection, as [`Pool::transact`] does.
+async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, Refusal> {
+    let text = format!("START TRANSACTION; {}; COMMIT; SELECT {IS_READ_ONLY}", statements.join("; "));
+    let (mut done, refusal) = link.run_until_refused(&text, Duration::ZERO).await?;
+    let commit = statements.len() + 1;
+    match (done.get(commit + 1).and_then(|done| done.rows.first()), refusal) {
+        (None, Some(refusal)) if done.len() <= commit => Err(refusal),
+        (Some(row), None) => match read::<u8>(row, 0).map_err(Refusal::Failed)? {
+            0 => Ok(done.drain(1..commit).collect()),
+            _ => Err(unanswered(
+                "the server was set read-only, so another one may decide by now: connect to the primary",
+            )),
+        },
+        // It was committed.
+        _ => Err(unanswered("the server did not answer to the end of a transaction")),
+    }
+}
+
+fn unanswered(text: &str) -> Refusal {
+    Refusal::Failed(Failure::unanswered(text))
 }
 
 /// The time for which a connection is trusted without a question: longer than between two renewals of the

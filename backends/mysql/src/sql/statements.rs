@@ -4,12 +4,13 @@
 //! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never
 //! that at which a transaction did: a statement that had to wait for a row is late, so that it finds less
 //! dead than there is, and never more. A statement waits for nothing but its row. A request that changes
-//! several rows waits for none of them for long.
+//! several rows waits for none of them for long. Whether a row was written, and with which counter, is read
+//! from the row, in the same transaction: triggers and proxies change what the server counts.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use leasehold_backend::cell::{Write, WriteCondition};
+use leasehold_backend::cell::{Write, WriteAnswer, WriteCondition};
 use leasehold_backend::sql::{micros, signed};
 
 use crate::config::Names;
@@ -20,10 +21,6 @@ use crate::net::dial;
 pub(crate) struct Statements {
     table: String,
     pub(crate) read: String,
-    pub(crate) free: String,
-    pub(crate) emptied: String,
-    pub(crate) living: String,
-    pub(crate) seen: String,
     pub(crate) list: String,
     pub(crate) all: String,
 }
@@ -33,15 +30,13 @@ impl Statements {
     pub(crate) fn of(names: &Names, ending: &str) -> Statements {
         let table = names.table(ending);
         Statements {
-            read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
-            free: free(&table),
-            emptied: emptied(&table, &PARAMETERS),
-            living: living(&table, &PARAMETERS),
-            seen: seen(&table, &PARAMETERS),
-            all: format!("SELECT {CELL}, {NOW} - lapses FROM {table} WHERE name > ? ORDER BY name LIMIT ?"),
+            read: format!("SELECT name, claims, {FACTS} FROM {table} WHERE name = ?"),
+            all: format!(
+                "SELECT name, claims, {FACTS}, {NOW} - lapses FROM {table} WHERE name > ? ORDER BY name LIMIT ?"
+            ),
             // No name has the byte 255 in it, so this is behind all that begin with the prefix.
             list: format!(
-                "SELECT {CELL} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \
+                "SELECT name, claims, {FACTS} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \
                  AND lapses > {NOW} ORDER BY name LIMIT ?"
             ),
             table,
@@ -51,7 +46,7 @@ impl Statements {
     /// Reads these names.
     pub(crate) fn read_many<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
         let names: Vec<String> = names.map(literal).collect();
-        format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
+        format!("SELECT name, claims, {FACTS} FROM {} WHERE name IN ({})", self.table, names.join(", "))
     }
 
     /// Reads which of these rows no transaction keeps locked. A lock of its own ends with the statement.
@@ -63,18 +58,16 @@ impl Statements {
         )
     }
 
-    /// Makes these writes in one transaction, and reads those rows that were written, with their counters:
-    /// so many statements, of which the first two begin it and the last two end it. A row that another
-    /// client keeps locked is waited for as shortly as both servers can, and for `seconds` from then on.
-    pub(crate) fn write_many(&self, writes: &[&Write], seconds: f64) -> (String, usize) {
-        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION; ");
-        let mut count = 4;
+    /// Makes these writes, and reads those rows that were written, with their counters: the statements of a
+    /// transaction. A row that another client keeps locked is waited for as shortly as both servers can, and
+    /// for `seconds` from then on.
+    pub(crate) fn write_many(&self, writes: &[&Write], seconds: f64) -> Vec<String> {
+        let mut statements = vec![format!("{LOCK_WAIT} = 1")];
         for some in parts(writes) {
-            statements += &self.write_some(some);
-            statements += &self.read_written(some);
-            count += 2;
+            statements.extend([self.write_some(some), self.read_written(some)]);
         }
-        (statements + &format!("COMMIT; {LOCK_WAIT} = {seconds}"), count)
+        statements.push(format!("{LOCK_WAIT} = {seconds}"));
+        statements
     }
 
     /// Makes writes that are all on what was read, or all on other conditions, by one statement. A
@@ -104,17 +97,17 @@ impl Statements {
         if writes.iter().all(|write| matches!(write.when, WriteCondition::Seen { .. })) {
             let seq = by_version(|write| signed(write.put.fence.seq).to_string());
             return format!(
-                "{update}, seq = {seq}, lapses = origin + {keep}, version = {version} WHERE {rows}; "
+                "{update}, seq = {seq}, lapses = origin + {keep}, version = {version} WHERE {rows}"
             );
         }
         let living = |write: &&&Write| matches!(write.when, WriteCondition::Living { .. });
         let set = format!("origin = {NOW}, lapses = origin + {keep}, version = {version}");
         if writes.iter().all(|write| living(&write)) {
-            return format!("{update}, {set} WHERE {rows} AND lapses > {NOW}; ");
+            return format!("{update}, {set} WHERE {rows} AND lapses > {NOW}");
         }
         let emptied = joined(writes.iter().filter(|write| !living(write)), seen_by);
         let seq = format!("IF(version IN ({emptied}), GREATEST(seq + 1, {NOW}), seq)");
-        format!("{update}, seq = {seq}, {set} WHERE {rows} AND (lapses > {NOW} OR version IN ({emptied})); ")
+        format!("{update}, seq = {seq}, {set} WHERE {rows} AND (lapses > {NOW} OR version IN ({emptied}))")
     }
 
     /// Reads name and counter of the rows that were just written.
@@ -122,23 +115,31 @@ impl Statements {
         let table = &self.table;
         let versions = joined(writes.iter(), |write| signed(write.put.version).to_string());
         format!(
-            "SELECT name, seq FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({}) AND version IN ({versions}); ",
+            "SELECT name, seq FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({}) AND version IN ({versions})",
             joined(writes.iter(), name_of)
         )
     }
 
-    /// Makes one write, and reads its row if it did not.
-    pub(crate) fn write_and_read(&self, write: &Write) -> String {
-        let (table, name, version) = (&self.table, literal(write.at.as_str()), signed(write.put.version));
-        let write = self.written_out(write);
-        format!("{write}; SELECT {CELL} FROM {table} WHERE name = {name} AND version <> {version}")
+    /// Makes one write, and reads its row, without the text that was written: the statements of a
+    /// transaction. A row that was not written is read only if the answer is to have it.
+    pub(crate) fn write_one(&self, write: &Write) -> [String; 2] {
+        let (table, name, version) = (&self.table, name_of(write), signed(write.put.version));
+        let which = match write.answer {
+            WriteAnswer::Brief => format!(" AND version = {version}"),
+            WriteAnswer::Full => String::new(),
+        };
+        let read = format!(
+            "SELECT name, IF(version = {version}, '', claims), {FACTS} FROM {table} WHERE name = {name}{which}"
+        );
+        [self.written_out(write), read]
     }
 
-    /// Returns the statement of a write on a version, with its values.
+    /// Returns the statement of a write, with its values.
     fn written_out(&self, write: &Write) -> String {
         let Write { at, when, put, .. } = write;
         let statement: fn(&str, &Values<'_>) -> String = match *when {
-            WriteCondition::Free | WriteCondition::Emptied(_) => emptied,
+            WriteCondition::Free => free,
+            WriteCondition::Emptied(_) => emptied,
             WriteCondition::Living { .. } => living,
             WriteCondition::Seen { .. } => self::seen,
         };
@@ -196,14 +197,15 @@ const MAX_ROWS: usize = 64;
 /// Returns the statement that puts a claim into a row without claims. The counter never falls behind the
 /// server's clock, so that fences rise even after the loss of the table, and over a failover that lost the
 /// last writes.
-fn free(table: &str) -> String {
+fn free(table: &str, put: &Values<'_>) -> String {
+    let Values { claims, version, keep, name, .. } = put;
     let dead = format!("lapses <= {NOW}");
     format!(
         "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \
-         VALUES (?, ?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?) \
-         ON DUPLICATE KEY UPDATE claims = IF({dead}, ?, claims), version = IF({dead}, ?, version), \
-         seq = IF({dead}, LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), seq), \
-         origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + ?, lapses)"
+         VALUES ({name}, {claims}, {version}, {NOW}, {NOW}, {NOW} + {keep}) \
+         ON DUPLICATE KEY UPDATE claims = IF({dead}, {claims}, claims), version = IF({dead}, {version}, version), \
+         seq = IF({dead}, GREATEST(seq + 1, {NOW}), seq), \
+         origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + {keep}, lapses)"
     )
 }
 
@@ -213,7 +215,7 @@ fn emptied(table: &str, put: &Values<'_>) -> String {
     let Values { claims, version, keep, name, seen, .. } = put;
     // Assignments are made from left to right, and each sees those before it.
     format!(
-        "UPDATE {table} SET claims = {claims}, version = {version}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
+        "UPDATE {table} SET claims = {claims}, version = {version}, seq = GREATEST(seq + 1, {NOW}), \
          origin = {NOW}, lapses = origin + {keep} WHERE name = {name} AND version = {seen}"
     )
 }
@@ -239,7 +241,7 @@ fn seen(table: &str, put: &Values<'_>) -> String {
 /// Sets for how many seconds a statement waits for a row.
 const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout";
 
-/// The values of a write in its statement: as parameters, or written out.
+/// The values of a write, as its statement has them.
 struct Values<'a> {
     claims: &'a str,
     version: &'a str,
@@ -248,10 +250,6 @@ struct Values<'a> {
     name: &'a str,
     seen: &'a str,
 }
-
-/// The values as parameters, in this order; a statement has a counter only if it sets one.
-const PARAMETERS: Values<'_> =
-    Values { claims: "?", version: "?", seq: "?", keep: "?", name: "?", seen: "?" };
 
 /// Returns a text in a form that nothing in it can end, compared byte by byte.
 pub(crate) fn literal(text: &str) -> String {
@@ -266,7 +264,7 @@ pub(crate) fn utf8(text: &str) -> String {
 /// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// The columns that are read of a cell.
-const CELL: &str = "name, claims, version, seq, \
-                    GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
-                    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+/// The columns that are read of a cell, behind its name and text.
+const FACTS: &str = "version, seq, \
+                     GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
+                     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
