@@ -212,6 +212,20 @@ async fn readers_of_one_client_share_one_lock_of_the_server() {
 }
 
 #[tokio::test]
+async fn reader_that_comes_while_the_last_one_leaves_has_a_lock_of_the_server() {
+    let server = Server::new();
+    let (backend, other) =
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    let (leaves, comes) = (claim_of("a", Share::READER), claim_of("a", Share::READER));
+    hold(&backend, &leaves).await;
+    let patience = Patience::unlimited(clock());
+    let (released, step) = tokio::join!(release(&backend, &leaves), backend.contend(&comes, &patience));
+    assert!(matches!(released, Release::Freed), "{released:?}");
+    assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
+    assert!(is_refused(&other, &claim_of("a", Share::WRITER)).await);
+}
+
+#[tokio::test]
 async fn names_with_one_key_are_refused_as_foreign() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -245,6 +259,18 @@ async fn claim_beyond_the_connection_limit_is_refused_with_the_reason() {
     assert!(matches!(waiting.await.unwrap().unwrap(), Step::Busy(_)));
     hold(&*backend, &claim("c")).await;
     assert_eq!(server.sessions(), 3, "a session without a lock is used again");
+}
+
+#[tokio::test]
+async fn session_of_a_released_lock_is_used_again() {
+    let server = Server::new();
+    let backend = server.client(ONE, WaitMode::Polls);
+    for _ in 0..3 {
+        let held = claim("a");
+        hold(&backend, &held).await;
+        assert!(matches!(release(&backend, &held).await, Release::Freed));
+        assert_eq!((server.sessions(), server.opened()), (1, 1));
+    }
 }
 
 #[tokio::test]

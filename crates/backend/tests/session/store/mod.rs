@@ -120,6 +120,11 @@ impl Server {
         self.state.lock().unwrap().open.len()
     }
 
+    /// Returns the number of sessions that were ever opened.
+    pub(crate) fn opened(&self) -> u64 {
+        self.state.lock().unwrap().opened
+    }
+
     pub(crate) fn locks(&self) -> usize {
         self.state.lock().unwrap().locks.len()
     }
