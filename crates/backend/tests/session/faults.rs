@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_backend::session::Capacity;
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Patience, Proof, Release,
-    Renew, Renewal, Resource, Share, Step, WaitMode,
+    Backend, BreakOutcome, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Patience,
+    Proof, Release, Renew, Renewal, Resource, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 
@@ -190,6 +190,22 @@ async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_sessio
     })
     .await
     .unwrap();
+}
+
+#[tokio::test]
+async fn holder_that_is_shown_during_its_eviction_is_evicted() {
+    let server = Server::new();
+    let (client, other) =
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    let (held, beside) = (claim("a"), claim("b"));
+    hold(&client, &held).await;
+    hold(&client, &beside).await;
+    assert!(matches!(other.break_claim(&claim("a")).await, Ok(BreakOutcome::Gone)), "it holds nothing");
+    server.miss_an_eviction();
+    let outcome = other.break_claim(&held).await.unwrap();
+    let BreakOutcome::Ended { also_released } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(also_released, [beside.resource]);
+    assert_eq!(server.locks(), 0);
 }
 
 #[tokio::test]

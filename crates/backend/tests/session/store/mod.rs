@@ -39,6 +39,8 @@ struct State {
     shows_later: Option<Duration>,
     /// The next showing of holders panics.
     panics: bool,
+    /// The next eviction comes a moment before its holder is shown.
+    misses_an_eviction: bool,
     open: HashSet<u64>,
     silent: bool,
     /// The time that a wait takes to return after it was cancelled.
@@ -99,6 +101,11 @@ impl Server {
     /// Shows holders by a request of its own from now on, which takes so long.
     pub(crate) fn show_later(&self, duration: Duration) {
         self.change(|state| state.shows_later = Some(duration));
+    }
+
+    /// Lets the next eviction come a moment before its holder is shown.
+    pub(crate) fn miss_an_eviction(&self) {
+        self.change(|state| state.misses_an_eviction = true);
     }
 
     /// Lets the next request that shows holders panic.
@@ -195,9 +202,17 @@ impl Sessions for MemorySessions {
         Ok(HashSet::new())
     }
 
-    async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
-        // No other client's session is known here.
-        Ok(None)
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        Ok(self.server.change(|state| {
+            if std::mem::take(&mut state.misses_an_eviction) {
+                return None;
+            }
+            let session = state.rows.values().find(|(_, info)| info.id == claim.id)?.0;
+            let others = state.rows.iter().filter(|(_, (at, info))| *at == session && info.id != claim.id);
+            let others = others.map(|((name, _), _)| Resource::new(name).unwrap()).collect();
+            state.close(session);
+            Some(others)
+        }))
     }
 
     async fn list(
