@@ -285,6 +285,28 @@ async fn release_waits_for_an_answer_that_comes_soon() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn release_waits_for_those_alone_that_have_not_answered() {
+    for (late, later) in [(3, 4), (4, 3)] {
+        let (quorum, members) = quorum_of(["a", "b", "c", "d", "e"]).await;
+        let (late, later) = (&members[late], &members[later]);
+        late.gate.send_replace(Gate::BeforeRequest);
+        later.gate.send_replace(Gate::BeforeRequest);
+        let ours = claim(1);
+        granted(&quorum, &ours).await;
+        late.gate.send_replace(Gate::Open);
+        settle().await;
+        let open = async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let asked = [late, later].map(|member| member.releases.load(Ordering::Relaxed));
+            assert_eq!(asked, [1, 0]);
+            later.gate.send_replace(Gate::Open);
+        };
+        let ((), released) = tokio::join!(open, async { quorum.release(&[&ours]).await });
+        assert!(matches!(released[..], [Release::Freed]));
+    }
+}
+
 /// The release lies behind the request then, also if this process ends.
 #[tokio::test(start_paused = true)]
 async fn release_is_sent_to_a_member_that_never_answers() {
@@ -462,7 +484,13 @@ async fn renewal_and_release_are_decided_by_what_a_majority_answers() {
             member.is_silent.store(number >= has + has_not, Ordering::SeqCst);
         }
         let seen = format!("{has} have it, {has_not} do not, {silent} are silent");
+        let began = tokio::time::Instant::now();
         let renewal = quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await.pop().unwrap();
+        assert_eq!(
+            began.elapsed().is_zero(),
+            has >= 3 || has_not >= 3,
+            "{seen}: the silent are not waited for"
+        );
         match (has >= 3, has_not >= 3) {
             (true, _) => assert!(matches!(renewal, Renewal::Renewed), "{seen}: {renewal:?}"),
             (_, true) => assert!(matches!(renewal, Renewal::Lost), "{seen}: {renewal:?}"),
