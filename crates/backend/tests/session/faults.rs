@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::session::Capacity;
+use leasehold_backend::session::{Capacity, SHOWN_AFTER};
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Patience,
-    Proof, Release, Renew, Renewal, Resource, Share, Step, WaitMode,
+    Backend, BreakOutcome, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause,
+    ManualClock, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 
@@ -85,6 +85,20 @@ async fn only_a_lock_that_is_kept_is_shown_and_never_after_its_release() {
     server.end_all();
     hold(&backend, &claim("last")).await;
     shown_become(&server, &["last"]).await;
+}
+
+#[tokio::test]
+async fn lock_that_is_too_new_when_others_are_shown_is_shown_after_them() {
+    let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
+    server.show_later(Duration::ZERO);
+    let backend = server.client_by(Capacity::Many, WaitMode::Polls, clock.clone());
+    hold(&backend, &claim("first")).await;
+    clock.advance(SHOWN_AFTER / 2);
+    hold(&backend, &claim("second")).await;
+    for shown in [&["first"][..], &["first", "second"]] {
+        clock.advance(SHOWN_AFTER / 2);
+        shown_become(&server, shown).await;
+    }
 }
 
 #[tokio::test]

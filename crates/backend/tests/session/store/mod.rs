@@ -15,7 +15,7 @@ use leasehold_backend::session::{
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
+    Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
     Resource, ResourceSummary, WaitMode,
 };
 use tokio::sync::watch;
@@ -61,6 +61,16 @@ impl Server {
         capacity: Capacity,
         waiting: WaitMode,
     ) -> SessionBackend<MemorySessions> {
+        self.client_by(capacity, waiting, Arc::new(SteadyClock::new()))
+    }
+
+    /// Returns a client with a clock of its own.
+    pub(crate) fn client_by(
+        self: &Arc<Self>,
+        capacity: Capacity,
+        waiting: WaitMode,
+        clock: Arc<dyn Clock>,
+    ) -> SessionBackend<MemorySessions> {
         let profile = Profile::new("memory", Liveness::Heartbeat { valid: SILENCE })
             .admission(LockSupport::SharedExclusive)
             .waiting(waiting)
@@ -69,10 +79,7 @@ impl Server {
             .place_ttl(SILENCE * 2)
             .renew_batch_max(1_000)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        SessionBackend::new(
-            MemorySessions { server: self.clone(), profile, capacity },
-            Arc::new(SteadyClock::new()),
-        )
+        SessionBackend::new(MemorySessions { server: self.clone(), profile, capacity }, clock)
     }
 
     /// Ends every session, as a restart does.
