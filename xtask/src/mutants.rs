@@ -61,7 +61,12 @@ const AREAS: &[Area] = &[
         package: "leasehold",
         files: &["crates/leasehold/src/layer/quorum.rs", "crates/leasehold/src/layer/quorum/*.rs"],
         judges: &["leasehold", "leasehold-tests"],
-        tests: &["--test=quorum_late_answers", "--test=redlock_faults", "--test=conformance_redlock"],
+        tests: &[
+            "--lib",
+            "--test=quorum_late_answers",
+            "--test=redlock_faults",
+            "--test=conformance_redlock",
+        ],
         slow: &[],
         limit: 300,
     },

@@ -57,6 +57,8 @@ struct MemoryMember {
     /// What it reports of the lock of another client: the time that is left, and the number of listeners.
     theirs: Mutex<(Duration, u32)>,
     events: broadcast::Sender<Notification>,
+    /// `true` if it answers no renewal and no release.
+    is_silent: AtomicBool,
 }
 
 impl MemoryMember {
@@ -72,11 +74,20 @@ impl MemoryMember {
         self.lock.lock().unwrap().as_ref().map(|lock| lock.id)
     }
 
-    /// Makes another client hold the lock, or leave it.
-    fn set_foreign(&self, id: Option<ClaimId>) {
+    /// Makes this claim hold the lock, or none.
+    fn set_holder(&self, id: Option<ClaimId>) {
         let fence = Some(Fence::new(1, 1, 0));
         *self.lock.lock().unwrap() =
             id.map(|id| Lock { id, stamp: RequestStamp::from_bytes([9; 16]), fence });
+    }
+
+    /// Fails after a while if the member is silent.
+    async fn check(&self) -> Result<(), Failure> {
+        if self.is_silent.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return Err(Failure::unanswered("the member is silent"));
+        }
+        Ok(())
     }
 
     /// Waits until nothing is held up at this gate, if it was so when the request was sent.
@@ -146,6 +157,7 @@ impl Member for MemoryMember {
     }
 
     async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
+        self.check().await?;
         let sent = *self.gate.borrow();
         let answers = {
             let lock = self.lock.lock().unwrap();
@@ -173,6 +185,9 @@ impl Member for MemoryMember {
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
         self.releases.fetch_add(batch.len(), Ordering::Relaxed);
+        if let Err(failure) = self.check().await {
+            return batch.iter().map(|_| Err(failure.clone())).collect();
+        }
         let mut lock = self.lock.lock().unwrap();
         batch.iter().map(|claim| Ok(lock.take_if(|lock| lock.id == claim.id).is_some())).collect()
     }
@@ -205,7 +220,11 @@ impl Subscription for Events {
 }
 
 async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
-    let members = ["a", "b", "c"].map(|name| {
+    quorum_of(["a", "b", "c"]).await
+}
+
+async fn quorum_of<const N: usize>(names: [&'static str; N]) -> (Arc<Quorum>, [Arc<MemoryMember>; N]) {
+    let members = names.map(|name| {
         Arc::new(MemoryMember {
             name,
             lock: Mutex::default(),
@@ -215,6 +234,7 @@ async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
             is_unarmed: AtomicBool::new(false),
             theirs: Mutex::new((Duration::from_millis(50), 0)),
             events: broadcast::Sender::new(16),
+            is_silent: AtomicBool::new(false),
         })
     });
     let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
@@ -272,6 +292,28 @@ async fn release_waits_for_an_answer_that_comes_soon() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn release_waits_for_those_alone_that_have_not_answered() {
+    for (late, later) in [(3, 4), (4, 3)] {
+        let (quorum, members) = quorum_of(["a", "b", "c", "d", "e"]).await;
+        let (late, later) = (&members[late], &members[later]);
+        late.gate.send_replace(Gate::BeforeRequest);
+        later.gate.send_replace(Gate::BeforeRequest);
+        let ours = claim(1);
+        granted(&quorum, &ours).await;
+        late.gate.send_replace(Gate::Open);
+        settle().await;
+        let open = async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let asked = [late, later].map(|member| member.releases.load(Ordering::Relaxed));
+            assert_eq!(asked, [1, 0]);
+            later.gate.send_replace(Gate::Open);
+        };
+        let ((), released) = tokio::join!(open, async { quorum.release(&[&ours]).await });
+        assert!(matches!(released[..], [Release::Freed]));
+    }
+}
+
 /// The release lies behind the request then, also if this process ends.
 #[tokio::test(start_paused = true)]
 async fn release_is_sent_to_a_member_that_never_answers() {
@@ -315,12 +357,26 @@ async fn late_request_of_a_held_claim_keeps_its_lock() {
     assert_eq!(late.holder(), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_refused_claim_leaves_no_lock() {
+    let (quorum, [first, second, late]) = quorum().await;
+    let theirs = claim(2).id;
+    first.set_holder(Some(theirs));
+    second.set_holder(Some(theirs));
+    late.gate.send_replace(Gate::BeforeRequest);
+    let step = quorum.contend(&claim(1), &Patience::none(Arc::new(TokioClock::new()))).await;
+    assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+    late.gate.send_replace(Gate::Open);
+    settle().await;
+    assert_eq!(late.holder(), None);
+}
+
 /// Holds up the requests of the first attempts for the third lock at `gate`, until a later attempt is granted.
 async fn late_attempt_ends_no_later_lock(gate: Gate) {
     let (quorum, [first, second, late]) = quorum().await;
     let (ours, theirs) = (claim(1), claim(2).id);
-    first.set_foreign(Some(theirs));
-    second.set_foreign(Some(theirs));
+    first.set_holder(Some(theirs));
+    second.set_holder(Some(theirs));
     // The first attempts come to nothing, before their requests for this lock are answered.
     late.gate.send_replace(gate);
     let waits = tokio::spawn({
@@ -333,7 +389,7 @@ async fn late_attempt_ends_no_later_lock(gate: Gate) {
         *gate = Gate::Open;
         false
     });
-    first.set_foreign(None);
+    first.set_holder(None);
     assert!(matches!(waits.await.unwrap(), Ok(Step::Granted(_))));
     settle().await;
     let holds = || [&first, &second, &late].map(|member| member.holder() == Some(ours.id));
@@ -372,7 +428,7 @@ async fn renewal_restores_the_lock_of_a_member_that_is_always_the_slowest() {
     let ours = claim(1);
     let proof = granted(&quorum, &ours).await;
     settle().await;
-    slow.set_foreign(None);
+    slow.set_holder(None);
     slow.gate.send_replace(Gate::BeforeAnswer);
     let renew = Renew { claim: &ours, proof: &proof };
     assert!(matches!(quorum.renew(&[renew]).await[..], [Renewal::Renewed]));
@@ -394,7 +450,7 @@ async fn renewal_writes_no_lock_back_after_the_release() {
     // The third has forgotten it, and says so before a majority has answered; or after that.
     for held_up in [&first, &third] {
         granted(&quorum, &ours).await;
-        third.set_foreign(None);
+        third.set_holder(None);
         held_up.gate.send_replace(Gate::BeforeAnswer);
         let renewing = {
             let (quorum, ours, proof) = (quorum.clone(), ours.clone(), proof.clone());
@@ -406,6 +462,7 @@ async fn renewal_writes_no_lock_back_after_the_release() {
         renewing.await.unwrap();
         settle().await;
         assert_eq!([first.holder(), second.holder(), third.holder()], [None; 3]);
+        assert_eq!(third.withdrawals.load(Ordering::Relaxed), 0, "nothing was written that had to go again");
     }
 }
 
@@ -427,7 +484,7 @@ async fn slowest_member_that_has_lost_its_memory_is_armed_again() {
 async fn waiter(quorum: &Arc<Quorum>, members: &[Arc<MemoryMember>; 3]) -> JoinHandle<Instant> {
     for member in members {
         *member.theirs.lock().unwrap() = (Duration::from_secs(60), 100);
-        member.set_foreign(Some(claim(2).id));
+        member.set_holder(Some(claim(2).id));
     }
     let quorum = quorum.clone();
     let waits = tokio::spawn(async move {
@@ -447,13 +504,13 @@ async fn holder_that_dies_right_after_its_grant_delays_a_waiter_by_its_lease_alo
     let waits = waiter(&quorum, &members).await;
     let lease = Duration::from_secs(2);
     for member in &members {
-        member.set_foreign(Some(claim(3).id));
+        member.set_holder(Some(claim(3).id));
         member.events.send(Notification::Taken { ends_in: Some(lease) }).unwrap();
     }
     tokio::time::sleep(lease).await;
     let ended_at = Instant::now();
     for member in &members {
-        member.set_foreign(None);
+        member.set_holder(None);
     }
     let granted_at = waits.await.unwrap();
     assert!(granted_at - ended_at < SPREAD, "after {:?}", granted_at - ended_at);
@@ -466,7 +523,7 @@ async fn late_report_of_a_grant_takes_back_no_release_of_a_majority() {
     let released_at = Instant::now();
     let [one, two, late] = &members;
     for member in &members {
-        member.set_foreign(None);
+        member.set_holder(None);
     }
     for member in [one, two] {
         member.events.send(Notification::Freed).unwrap();
@@ -474,4 +531,37 @@ async fn late_report_of_a_grant_takes_back_no_release_of_a_majority() {
     late.events.send(Notification::Taken { ends_in: None }).unwrap();
     let granted_at = waits.await.unwrap();
     assert!(granted_at - released_at < SPREAD, "after {:?}", granted_at - released_at);
+}
+
+/// Of five members, some have the lock, some do not, and the others are silent.
+#[tokio::test(start_paused = true)]
+async fn renewal_and_release_are_decided_by_what_a_majority_answers() {
+    for (has, has_not) in (0..=5).flat_map(|has| (0..=5 - has).map(move |has_not| (has, has_not))) {
+        let (quorum, members) = quorum_of(["a", "b", "c", "d", "e"]).await;
+        let (ours, proof, silent) = (claim(1), Proof::none(), 5 - has - has_not);
+        for (number, member) in members.iter().enumerate() {
+            member.set_holder((number < has).then_some(ours.id));
+            member.is_silent.store(number >= has + has_not, Ordering::SeqCst);
+        }
+        let seen = format!("{has} have it, {has_not} do not, {silent} are silent");
+        let began = tokio::time::Instant::now();
+        let renewal = quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await.pop().unwrap();
+        assert_eq!(
+            began.elapsed().is_zero(),
+            has >= 3 || has_not >= 3,
+            "{seen}: the silent are not waited for"
+        );
+        match (has >= 3, has_not >= 3) {
+            (true, _) => assert!(matches!(renewal, Renewal::Renewed), "{seen}: {renewal:?}"),
+            (_, true) => assert!(matches!(renewal, Renewal::Lost), "{seen}: {renewal:?}"),
+            _ => assert!(matches!(renewal, Renewal::Unknown(_)), "{seen}: {renewal:?}"),
+        }
+        let release = quorum.release(&[&ours]).await.pop().unwrap();
+        // The silent ones may have been of the majority that held it.
+        match (silent <= 2, has + silent >= 3) {
+            (true, true) => assert!(matches!(release, Release::Freed), "{seen}: {release:?}"),
+            (true, false) => assert!(matches!(release, Release::Gone), "{seen}: {release:?}"),
+            (false, _) => assert!(matches!(release, Release::Unknown(_)), "{seen}: {release:?}"),
+        }
+    }
 }

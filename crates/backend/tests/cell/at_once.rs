@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use leasehold_backend::cell::CellBackend;
-use leasehold_core::{Backend, Claim, DirectReply, Fence, Patience, Release, Step};
+use leasehold_backend::cell::{CellBackend, MAX_TTL};
+use leasehold_core::{Backend, Claim, DirectReply, FailureKind, Fence, Patience, Release, Step};
 
 use crate::store::{FateAtOnce, Faults, LONG, MemoryCells, Store, TABLE, claim, clock, try_take};
 
@@ -135,8 +135,10 @@ async fn write_of_unknown_effect_is_settled_by_repeating_it() {
 async fn changes_of_several_tasks_go_together() {
     let store = Store::new();
     let client = Arc::new(client(&store).await);
-    let (held, wanted) = (claim("r", LONG), claim("r", LONG));
+    let (held, wanted, other) = (claim("r", LONG), claim("r", LONG), claim("other", LONG));
     granted(&client, &held);
+    assert!(try_take(&*client, &other).await.is_some());
+    assert!(matches!(client.release(&[&other]).await[..], [Release::Freed]));
     let gate = store.stall_a_commit();
     let releasing = tokio::spawn({
         let (client, held) = (client.clone(), held.clone());
@@ -146,9 +148,21 @@ async fn changes_of_several_tasks_go_together() {
         tokio::task::yield_now().await;
     }
     assert!(release_now(&client, &held).is_none(), "a commit is under way");
+    assert!(matches!(ask(&client, &other), DirectReply::Declined), "a commit is under way");
     gate.add_permits(1);
     assert!(matches!(releasing.await.unwrap(), Some(Release::Freed)));
     granted(&client, &wanted);
+    granted(&client, &other);
+}
+
+#[tokio::test]
+async fn claim_that_the_store_cannot_keep_is_refused_by_the_longer_way() {
+    let client = client(&Store::new()).await;
+    let endless = claim("r", MAX_TTL * 2);
+    assert!(matches!(ask(&client, &endless), DirectReply::Declined));
+    let failure = client.contend(&endless, &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
+    granted(&client, &claim("r", LONG));
 }
 
 #[tokio::test]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold_backend::cell::MIN_TTL;
 use leasehold_core::{
-    Backend, Claim, FailureKind, Fence, Patience, Proof, Release, Renew, Renewal, Step, WaitMode,
+    Backend, Claim, FailureKind, Fence, ManualClock, Patience, Proof, Release, Renew, Renewal, Step, WaitMode,
 };
 
 use crate::store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
@@ -86,9 +87,10 @@ async fn uncontended_acquire_and_release_take_one_request_each() {
     for kind in [TABLE, CACHE] {
         let store = Store::new();
         let backend = store.open(kind, Faults::default());
-        for _ in 0..3 {
+        for patience in [Patience::none(clock()), Patience::unlimited(clock()), Patience::none(clock())] {
             let (claim, before) = (claim("quiet", LONG), store.requests());
-            assert!(try_take(&backend, &claim).await.is_some());
+            let step = backend.contend(&claim, &patience).await.unwrap();
+            assert!(matches!(step, Step::Granted(_)), "{step:?}");
             assert_eq!(store.requests() - before, 1, "{kind:?}");
             assert!(matches!(backend.release(&[&claim]).await[..], [Release::Freed]));
             assert_eq!(store.requests() - before, 2, "{kind:?}");
@@ -303,5 +305,68 @@ async fn release_to_a_waiter_that_joined_takes_two_requests() {
         let before = store.requests();
         assert!(matches!(clients[1].release(&[&claims[1]]).await[..], [Release::Freed]));
         assert_eq!(store.requests() - before, 1, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_release_of_an_ended_claim_and_its_successor_ends_the_successor() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let (ended, held) = (claim("job", MIN_TTL), claim("job", LONG));
+    assert!(try_take(&backend, &ended).await.is_some());
+    while try_take(&backend, &held).await.is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let released = backend.release(&[&ended, &held]).await;
+    assert!(matches!(released[..], [Release::Gone, Release::Freed]), "{released:?}");
+    assert!(try_take(&backend, &claim("job", LONG)).await.is_some());
+}
+
+/// A cache knows no leases: what it still has may have ended.
+#[tokio::test]
+async fn claim_that_has_ended_by_the_clock_of_its_client_is_gone() {
+    let (store, clock) = (Store::new(), Arc::new(ManualClock::new()));
+    let backend = store.open_by(CACHE, clock.clone());
+    let ended = claim("job", LONG);
+    assert!(try_take(&backend, &ended).await.is_some());
+    clock.advance(LONG);
+    let released = backend.release(&[&ended]).await;
+    assert!(matches!(released[..], [Release::Gone]), "{released:?}");
+}
+
+#[tokio::test]
+async fn renewal_for_a_shorter_time_than_the_one_before_it_shortens_nothing() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let brief = claim("job", MIN_TTL);
+    let mut long = brief.clone();
+    long.ttl = LONG;
+    assert!(try_take(&backend, &brief).await.is_some());
+    for renewed in [long, brief] {
+        assert!(matches!(renew(&backend, &[renewed]).await[..], [Renewal::Renewed]));
+    }
+    tokio::time::sleep(MIN_TTL * 2).await;
+    assert!(try_take(&backend, &claim("job", LONG)).await.is_none());
+}
+
+#[tokio::test]
+async fn claim_whose_patience_ends_during_its_request_leaves_no_place() {
+    for kind in [Kind { waiting: WaitMode::Polls, ..TABLE }, CACHE] {
+        let store = Store::new();
+        let backend = store.open(kind, Faults::default());
+        assert!(try_take(&backend, &claim("job", LONG)).await.is_some());
+        let (waits, patience) = (claim("job", LONG), Patience::unlimited(clock()));
+        let gate = store.stall_an_answer();
+        let end = async {
+            while store.has_answer_to_stall() {
+                tokio::task::yield_now().await;
+            }
+            patience.end();
+            gate.add_permits(1);
+        };
+        let (step, ()) = tokio::join!(backend.contend(&waits, &patience), end);
+        assert!(matches!(step, Ok(Step::Busy(hint)) if hint.ask_again_in.is_none()), "{kind:?}");
+        let seen = backend.inspect(&waits.resource, None, &Patience::none(clock())).await.unwrap();
+        assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0), "{kind:?}");
     }
 }

@@ -43,3 +43,24 @@ async fn a_release_before_the_subscription_is_seen_at_once() {
     assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_listens_sends_nothing_until_it_is_called() {
+    let store = Store::new();
+    let holder = store.open(TABLE, Faults::default());
+    let held = claim("job", LONG);
+    try_take(&holder, &held).await.unwrap();
+    let waiter = store.open(TABLE, Faults::default());
+    let waiting =
+        tokio::spawn(async move { waiter.contend(&claim("job", LONG), &Patience::unlimited(clock())).await });
+    let turns = async || {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        store.requests()
+    };
+    let asked = turns().await;
+    assert_eq!(turns().await, asked);
+    holder.release(&[&held]).await;
+    assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
+}

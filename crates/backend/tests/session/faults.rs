@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::session::Capacity;
+use leasehold_backend::session::{Capacity, SHOWN_AFTER};
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Patience, Proof, Release,
-    Renew, Renewal, Resource, Share, Step, WaitMode,
+    Backend, BreakOutcome, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause,
+    ManualClock, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 
@@ -85,6 +85,20 @@ async fn only_a_lock_that_is_kept_is_shown_and_never_after_its_release() {
     server.end_all();
     hold(&backend, &claim("last")).await;
     shown_become(&server, &["last"]).await;
+}
+
+#[tokio::test]
+async fn lock_that_is_too_new_when_others_are_shown_is_shown_after_them() {
+    let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
+    server.show_later(Duration::ZERO);
+    let backend = server.client_by(Capacity::Many, WaitMode::Polls, clock.clone());
+    hold(&backend, &claim("first")).await;
+    clock.advance(SHOWN_AFTER / 2);
+    hold(&backend, &claim("second")).await;
+    for shown in [&["first"][..], &["first", "second"]] {
+        clock.advance(SHOWN_AFTER / 2);
+        shown_become(&server, shown).await;
+    }
 }
 
 #[tokio::test]
@@ -193,6 +207,22 @@ async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_sessio
 }
 
 #[tokio::test]
+async fn holder_that_is_shown_during_its_eviction_is_evicted() {
+    let server = Server::new();
+    let (client, other) =
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    let (held, beside) = (claim("a"), claim("b"));
+    hold(&client, &held).await;
+    hold(&client, &beside).await;
+    assert!(matches!(other.break_claim(&claim("a")).await, Ok(BreakOutcome::Gone)), "it holds nothing");
+    server.miss_an_eviction();
+    let outcome = other.break_claim(&held).await.unwrap();
+    let BreakOutcome::Ended { also_released } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(also_released, [beside.resource]);
+    assert_eq!(server.locks(), 0);
+}
+
+#[tokio::test]
 async fn readers_of_one_client_share_one_lock_of_the_server() {
     let server = Server::new();
     let (backend, other) =
@@ -209,6 +239,20 @@ async fn readers_of_one_client_share_one_lock_of_the_server() {
     assert_eq!(server.locks(), 0);
     hold(&other, &writer).await;
     assert!(is_refused(&backend, &claim_of("a", Share::READER)).await);
+}
+
+#[tokio::test]
+async fn reader_that_comes_while_the_last_one_leaves_has_a_lock_of_the_server() {
+    let server = Server::new();
+    let (backend, other) =
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    let (leaves, comes) = (claim_of("a", Share::READER), claim_of("a", Share::READER));
+    hold(&backend, &leaves).await;
+    let patience = Patience::unlimited(clock());
+    let (released, step) = tokio::join!(release(&backend, &leaves), backend.contend(&comes, &patience));
+    assert!(matches!(released, Release::Freed), "{released:?}");
+    assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
+    assert!(is_refused(&other, &claim_of("a", Share::WRITER)).await);
 }
 
 #[tokio::test]
@@ -245,6 +289,18 @@ async fn claim_beyond_the_connection_limit_is_refused_with_the_reason() {
     assert!(matches!(waiting.await.unwrap().unwrap(), Step::Busy(_)));
     hold(&*backend, &claim("c")).await;
     assert_eq!(server.sessions(), 3, "a session without a lock is used again");
+}
+
+#[tokio::test]
+async fn session_of_a_released_lock_is_used_again() {
+    let server = Server::new();
+    let backend = server.client(ONE, WaitMode::Polls);
+    for _ in 0..3 {
+        let held = claim("a");
+        hold(&backend, &held).await;
+        assert!(matches!(release(&backend, &held).await, Release::Freed));
+        assert_eq!((server.sessions(), server.opened()), (1, 1));
+    }
 }
 
 #[tokio::test]

@@ -216,31 +216,42 @@ impl Store {
 
     /// Opens one more client.
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
+        CellBackend::new(self.connect(kind, faults), Arc::new(SteadyClock::new()))
+    }
+
+    /// Opens one more client, with a clock of its own.
+    pub(crate) fn open_by(self: &Arc<Self>, kind: Kind, clock: Arc<dyn Clock>) -> CellBackend<MemoryCells> {
+        CellBackend::new(self.connect(kind, Faults::default()), clock)
+    }
+
+    fn connect(self: &Arc<Self>, kind: Kind, faults: Faults) -> MemoryCells {
         let notifier = (kind.waiting == WaitMode::Notifies).then(Notifier::new);
         notifier.iter().for_each(Notifier::mark_connected);
-        self.open_with(kind, faults, notifier, false)
+        self.connect_with(kind, faults, notifier, false)
     }
 
     /// Opens one more client of a table on the same machine.
     pub(crate) fn open_local(self: &Arc<Self>) -> CellBackend<MemoryCells> {
         let notifier = Notifier::new();
         notifier.mark_connected();
-        self.open_with(TABLE, Faults::default(), Some(notifier), true)
+        let cells = self.connect_with(TABLE, Faults::default(), Some(notifier), true);
+        CellBackend::new(cells, Arc::new(SteadyClock::new()))
     }
 
     /// Opens one more client, which is notified of nothing until its notifier is marked as connected.
     pub(crate) fn open_unconnected(self: &Arc<Self>) -> (CellBackend<MemoryCells>, Notifier) {
         let notifier = Notifier::new();
-        (self.open_with(TABLE, Faults::default(), Some(notifier.clone()), false), notifier)
+        let cells = self.connect_with(TABLE, Faults::default(), Some(notifier.clone()), false);
+        (CellBackend::new(cells, Arc::new(SteadyClock::new())), notifier)
     }
 
-    fn open_with(
+    fn connect_with(
         self: &Arc<Self>,
         kind: Kind,
         faults: Faults,
         notifier: Option<Notifier>,
         writes_now: bool,
-    ) -> CellBackend<MemoryCells> {
+    ) -> MemoryCells {
         self.notifiers.lock().unwrap().extend(notifier.clone());
         let profile = Profile::new("cells", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
             .admission(LockSupport::Counted)
@@ -252,15 +263,14 @@ impl Store {
             .granularity(Duration::from_millis(2))
             .renew_batch_max(100)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        let cells = MemoryCells {
+        MemoryCells {
             store: Arc::clone(self),
             profile,
             clock_source: kind.clock_source,
             notifier,
             faults,
             writes_now,
-        };
-        CellBackend::new(cells, Arc::new(SteadyClock::new()))
+        }
     }
 }
 
@@ -356,6 +366,9 @@ impl MemoryCells {
     /// Makes the write if its condition holds.
     fn try_write(&self, write: &Write) -> WriteOutcome {
         let Write { at, when, put, answer } = write;
+        let needs_time =
+            matches!(when, WriteCondition::Emptied(_) | WriteCondition::Living { epoch: None, .. });
+        assert!(!needs_time || !self.is_cache(), "only a store that keeps time can do this: {write:?}");
         let mut rows = self.rows();
         let now = Instant::now();
         if matches!(when, WriteCondition::Living { .. } | WriteCondition::Seen { .. })

@@ -15,7 +15,7 @@ use leasehold_backend::session::{
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
+    Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
     Resource, ResourceSummary, WaitMode,
 };
 use tokio::sync::watch;
@@ -39,6 +39,8 @@ struct State {
     shows_later: Option<Duration>,
     /// The next showing of holders panics.
     panics: bool,
+    /// The next eviction comes a moment before its holder is shown.
+    misses_an_eviction: bool,
     open: HashSet<u64>,
     silent: bool,
     /// The time that a wait takes to return after it was cancelled.
@@ -59,6 +61,16 @@ impl Server {
         capacity: Capacity,
         waiting: WaitMode,
     ) -> SessionBackend<MemorySessions> {
+        self.client_by(capacity, waiting, Arc::new(SteadyClock::new()))
+    }
+
+    /// Returns a client with a clock of its own.
+    pub(crate) fn client_by(
+        self: &Arc<Self>,
+        capacity: Capacity,
+        waiting: WaitMode,
+        clock: Arc<dyn Clock>,
+    ) -> SessionBackend<MemorySessions> {
         let profile = Profile::new("memory", Liveness::Heartbeat { valid: SILENCE })
             .admission(LockSupport::SharedExclusive)
             .waiting(waiting)
@@ -67,10 +79,7 @@ impl Server {
             .place_ttl(SILENCE * 2)
             .renew_batch_max(1_000)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        SessionBackend::new(
-            MemorySessions { server: self.clone(), profile, capacity },
-            Arc::new(SteadyClock::new()),
-        )
+        SessionBackend::new(MemorySessions { server: self.clone(), profile, capacity }, clock)
     }
 
     /// Ends every session, as a restart does.
@@ -101,6 +110,11 @@ impl Server {
         self.change(|state| state.shows_later = Some(duration));
     }
 
+    /// Lets the next eviction come a moment before its holder is shown.
+    pub(crate) fn miss_an_eviction(&self) {
+        self.change(|state| state.misses_an_eviction = true);
+    }
+
     /// Lets the next request that shows holders panic.
     pub(crate) fn panic_once(&self) {
         self.change(|state| state.panics = true);
@@ -118,6 +132,11 @@ impl Server {
 
     pub(crate) fn sessions(&self) -> usize {
         self.state.lock().unwrap().open.len()
+    }
+
+    /// Returns the number of sessions that were ever opened.
+    pub(crate) fn opened(&self) -> u64 {
+        self.state.lock().unwrap().opened
     }
 
     pub(crate) fn locks(&self) -> usize {
@@ -190,9 +209,17 @@ impl Sessions for MemorySessions {
         Ok(HashSet::new())
     }
 
-    async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
-        // No other client's session is known here.
-        Ok(None)
+    async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        Ok(self.server.change(|state| {
+            if std::mem::take(&mut state.misses_an_eviction) {
+                return None;
+            }
+            let session = state.rows.values().find(|(_, info)| info.id == claim.id)?.0;
+            let others = state.rows.iter().filter(|(_, (at, info))| *at == session && info.id != claim.id);
+            let others = others.map(|((name, _), _)| Resource::new(name).unwrap()).collect();
+            state.close(session);
+            Some(others)
+        }))
     }
 
     async fn list(

@@ -185,3 +185,30 @@ impl Drop for OpenRequest {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_that_are_over_take_no_memory() {
+        let (unanswered, claim) = (Unanswered::default(), ClaimId::from_bytes([1; 16]));
+        let (first, second) = (unanswered.attempt(claim), unanswered.attempt(claim));
+        drop(first);
+        assert_eq!(unanswered.attempts()[&claim].len(), 1);
+        unanswered.end(&claim);
+        assert!(second.is_ended());
+        drop(second);
+        assert!(unanswered.attempts().is_empty());
+    }
+
+    #[test]
+    fn each_request_is_closed_once_whether_it_is_answered_or_dropped() {
+        let mark = Unanswered::default().attempt(ClaimId::from_bytes([1; 16]));
+        let [answered, dropped, _open] = [0; 3].map(|member| mark.request(member));
+        answered.answered();
+        assert_eq!(mark.requests.state().unanswered.len(), 2);
+        drop(dropped);
+        assert_eq!(mark.requests.state().unanswered.len(), 1);
+    }
+}

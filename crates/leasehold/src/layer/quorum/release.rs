@@ -56,7 +56,8 @@ impl Quorum {
         // does not hold any more. Those that did not answer may have been the others of its majority.
         let freed = answers().filter(|freed| **freed).count();
         let silent = outcomes.len() - answers().count();
-        if freed > 0 && freed + silent >= self.members.majority() { Release::Freed } else { Release::Gone }
+        // A majority answered, so the silent ones alone are none.
+        if freed + silent >= self.members.majority() { Release::Freed } else { Release::Gone }
     }
 }
 
