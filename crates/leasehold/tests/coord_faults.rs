@@ -1,0 +1,59 @@
+//! Coordination over a wire that loses answers, with futures that nobody polls, and on a store that loses its
+//! values.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Store, ms};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{Barrier, Tuning};
+
+/// No machine is so busy.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits until so many parties wait at the barrier.
+async fn arrived(barrier: &Barrier, count: u32) {
+    let waiting = async {
+        while barrier.arrived().await.unwrap() != count {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.unwrap();
+}
+
+/// Lets every task that is ready run.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn party_that_follows_another_of_its_process_arrives_anew() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(Tuning::default().local_handoff_time(SOON));
+    let barrier = locks.barrier("round", 2);
+    let mut first = Box::pin(barrier.wait());
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it passes alone"),
+        () = arrived(&barrier, 1) => {}
+    }
+    assert_eq!(barrier.wait().await.unwrap().generation, 0);
+    // The first one still shows its sign of life, and the second one comes again.
+    wire.set(Verb::Contend, Mode::Hang);
+    let again = tokio::spawn({
+        let barrier = barrier.clone();
+        async move { barrier.wait().await }
+    });
+    settle().await;
+    assert_eq!(first.await.unwrap().generation, 0);
+    settle().await;
+    wire.set(Verb::Contend, Mode::Pass);
+    arrived(&barrier, 1).await;
+    assert_eq!(barrier.wait().await.unwrap().generation, 1);
+    assert_eq!(again.await.unwrap().unwrap().generation, 1);
+}
