@@ -57,3 +57,38 @@ async fn party_that_follows_another_of_its_process_arrives_anew() {
     assert_eq!(barrier.wait().await.unwrap().generation, 1);
     assert_eq!(again.await.unwrap().unwrap().generation, 1);
 }
+
+#[tokio::test]
+async fn count_whose_answer_was_lost_is_not_made_in_the_next_latch() {
+    let store = Store::new();
+    let ((one, wire), (other, _)) = (store.client(), store.client());
+    let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::LoseReply);
+    let counting = tokio::spawn(async move { mine.count_down_as("one").await });
+    tokio::time::timeout(SOON, latch.wait()).await.unwrap().unwrap();
+    latch.reset().await.unwrap();
+    wire.set(Verb::Swap, Mode::Pass);
+    counting.await.unwrap().unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn reset_whose_answer_was_lost_does_not_remove_the_next_latch() {
+    let store = Store::new();
+    let ((one, wire), (other, _)) = (store.client(), store.client());
+    let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::LoseReply);
+    let resetting = tokio::spawn(async move { mine.reset().await });
+    let removed = async {
+        while latch.remaining().await.unwrap() != 2 {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, removed).await.unwrap();
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::Pass);
+    resetting.await.unwrap().unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 1);
+}

@@ -523,11 +523,7 @@ async fn wait_until_loaded(register: &Register, mut seen: Seen) -> Result<Flight
 
 /// Returns a number that no other loader draws; never zero, which means no loader.
 fn draw_loader_id(register: &Register) -> Result<u64> {
-    let drawn = crate::random::u64().map_err(|error| {
-        let text = format!("the operating system gives no random bytes: {error}");
-        register.error(ErrorKind::Unavailable, text)
-    })?;
-    Ok(drawn.max(1))
+    Ok(register.draw()?.max(1))
 }
 
 const WITHIN: Duration = Duration::from_secs(60);
