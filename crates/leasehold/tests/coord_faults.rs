@@ -92,3 +92,23 @@ async fn reset_whose_answer_was_lost_does_not_remove_the_next_latch() {
     resetting.await.unwrap().unwrap();
     assert_eq!(latch.remaining().await.unwrap(), 1);
 }
+
+#[tokio::test]
+async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
+    let store = Store::new();
+    let (locks, _) = store.tuned(Tuning::default().local_handoff_time(SOON));
+    let election = locks.election("boss");
+    let first = election.campaign("host1").await.unwrap();
+    first.proclaim("host1 ready").await.unwrap();
+    let second = tokio::spawn({
+        let election = election.clone();
+        async move { election.campaign("host1").await }
+    });
+    settle().await;
+    let tag = first.guard().tag();
+    first.resign().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    assert_ne!(second.guard().tag(), tag);
+    let seen = election.leader().await.unwrap().unwrap();
+    assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
+}

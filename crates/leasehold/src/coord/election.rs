@@ -125,6 +125,8 @@ impl Election {
     }
 
     fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
+        // Its claim names this leader, and no successor of the same process.
+        leader_lock.hold().pin();
         Ok(Leadership { proclaimed: AsyncMutex::new(None), leader_lock, value_lock: self.value_lock.clone() })
     }
 }
