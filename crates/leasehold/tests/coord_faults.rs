@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Store, ms};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Barrier, Tuning};
+use leasehold::{Barrier, Tuning, ValueSource};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -111,4 +111,29 @@ async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
     assert_ne!(second.guard().tag(), tag);
     let seen = election.leader().await.unwrap().unwrap();
     assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
+}
+
+#[tokio::test]
+async fn loader_that_nobody_polls_does_not_block_its_key() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    let hour = Duration::from_secs(3600);
+    let flight = one.single_flight("page").within(ms(200));
+    let (begun, mut is_begun) = tokio::sync::oneshot::channel();
+    let mut first = Box::pin(flight.get_or_load(hour, || async {
+        begun.send(()).unwrap();
+        std::future::pending::<Result<_, std::io::Error>>().await
+    }));
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it loads for ever"),
+        loads = &mut is_begun => loads.unwrap(),
+    }
+    let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
+    let there = two.single_flight("page").within(ms(200));
+    let loaded = tokio::time::timeout(SOON, there.get_or_load(hour, load)).await.unwrap().unwrap();
+    assert_eq!(loaded.origin, ValueSource::Loaded);
+    let here = tokio::time::timeout(SOON, flight.get_or_load(hour, load)).await.unwrap().unwrap();
+    assert_eq!(here.value, loaded.value);
+    drop(first);
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::FutureExt;
 use leasehold_core::{Registers, Resource, Stamp};
 
 use super::cache::{Cache, CacheRegisters};
@@ -141,19 +142,19 @@ impl<E> From<Error> for LoadError<E> {
 impl SingleFlight {
     pub(crate) fn new(engine: Arc<Engine>, flights: Arc<Flights>, key: &str, turn: Mutex) -> SingleFlight {
         let key = Resource::new(&format!("{key}!loaded")).map_err(Error::from);
-        let (stale, within) = (Duration::ZERO, WITHIN);
-        SingleFlight {
+        let flight = SingleFlight {
             engine,
             flights,
             key,
             turn,
             cache: None,
             cache_id: 0,
-            stale,
+            stale: Duration::ZERO,
             negative: None,
             early: 1.0,
-            within,
-        }
+            within: WITHIN,
+        };
+        flight.within(WITHIN)
     }
 
     /// Returns the name of the lock of the loader.
@@ -186,10 +187,14 @@ impl SingleFlight {
     }
 
     /// Sets how long a loader may take. Default: one minute. A slower result is returned to its caller
-    /// and not kept, and the next in the queue loads meanwhile.
+    /// and not kept, and the next in the queue loads meanwhile. A loader that is not polled, or that
+    /// blocks its thread, keeps the others waiting for up to twice this time: that is the
+    /// [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit;
+        let turn_limit = self.turn_limit();
+        self.turn = self.turn.max_hold(turn_limit);
         self
     }
 
@@ -238,10 +243,17 @@ impl SingleFlight {
             let text = "a ttl of zero keeps nothing, and `early` takes a number that is not negative";
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
-        let slot_ref = self.slot_ref()?;
-        let turn = match slot_ref.wait_turn_or_result().await {
-            JoinedFlight::Turn(turn) => turn,
-            JoinedFlight::Finished(outcome) => return Ok(outcome?),
+        let mut slot_ref = self.slot_ref()?;
+        let turn = loop {
+            let limit = self.engine.sleep(self.turn_limit());
+            match slot_ref.wait_turn_or_result(limit.map(drop)).await {
+                JoinedFlight::Turn(turn) => break turn,
+                JoinedFlight::Finished(outcome) => return Ok(outcome?),
+                JoinedFlight::Overdue => {}
+            }
+            // Nobody polls the caller whose turn it is, perhaps. All that come now share another slot.
+            slot_ref.abandon();
+            slot_ref = self.slot_ref()?;
         };
         let mut turn = Some(turn);
         let outcome = self.get_or_load_alone(&register, ttl, load, || drop(turn.take())).await;
@@ -477,6 +489,11 @@ impl SingleFlight {
         let chance =
             (f64::from(crate::random::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
+    }
+
+    /// Returns how long a turn lasts at most: it includes the way to the store before the load.
+    fn turn_limit(&self) -> Duration {
+        self.within.saturating_mul(2)
     }
 
     fn slot_ref(&self) -> Result<SlotRef> {
