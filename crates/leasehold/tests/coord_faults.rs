@@ -5,11 +5,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Store, ms};
-use leasehold::layer::{Mode, Verb};
-use leasehold::{Barrier, Tuning, ValueSource};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Barrier, Client, ErrorKind, Tuning, ValueSource};
+use leasehold_core::{Backend, Put, Resource};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -136,4 +139,27 @@ async fn loader_that_nobody_polls_does_not_block_its_key() {
     let here = tokio::time::timeout(SOON, flight.get_or_load(hour, load)).await.unwrap().unwrap();
     assert_eq!(here.value, loaded.value);
     drop(first);
+}
+
+#[tokio::test]
+async fn party_does_not_pass_with_a_generation_that_began_after_a_loss_of_data() {
+    let backend = Arc::new(MemoryBackend::new());
+    let wire = Arc::new(Fault::over(backend.clone()));
+    let far = Client::builder().over(wire.clone()).unwrap();
+    let barrier = Client::builder().over(backend.clone()).unwrap().barrier("round", 2);
+    wire.set(Verb::Swap, Mode::LateReply(ms(500)));
+    let waiting = tokio::spawn({
+        let barrier = far.barrier("round", 2);
+        async move { barrier.wait().await }
+    });
+    arrived(&barrier, 1).await;
+    wire.set(Verb::Read, Mode::Hang);
+    let (at, registers) = (Resource::new("round!barrier").unwrap(), backend.registers().unwrap());
+    let seen = registers.read(&at).await.unwrap();
+    registers.swap(&at, &seen.stamp, &Put { value: None, keep: None }).await.unwrap().unwrap();
+    let (second, third) = tokio::join!(barrier.wait(), barrier.wait());
+    assert_eq!(second.unwrap().generation, third.unwrap().generation);
+    wire.set(Verb::Read, Mode::Pass);
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
 }
