@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Store, ms};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Barrier, Client, ErrorKind, Tuning, ValueSource};
+use leasehold::{Barrier, Client, ErrorKind, MultiLock, Tuning, ValueSource};
 use leasehold_core::{Backend, Put, Resource};
 
 /// No machine is so busy.
@@ -162,4 +162,27 @@ async fn party_does_not_pass_with_a_generation_that_began_after_a_loss_of_data()
     wire.set(Verb::Read, Mode::Pass);
     let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+}
+
+#[tokio::test]
+async fn wait_for_any_stripe_of_many_ends_on_a_slow_store() {
+    let store = Store::new();
+    let ((holder, _), (locks, wire)) = (store.client(), store.client());
+    let all = holder.striped_mutex("stock", 300).all().lock().await.unwrap();
+    // All stripes together take longer than a store may take for one answer.
+    wire.set(Verb::Contend, Mode::LateReply(ms(15)));
+    let granted = locks.striped_mutex("stock", 300).try_lock_any_for(ms(100)).await.unwrap();
+    assert!(granted.is_none());
+    all.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn try_for_no_time_finds_the_only_free_stripe() {
+    let (locks, _) = Store::new().client();
+    let stock = locks.striped_mutex("stock", 40);
+    let parts = (0..40).filter(|number| *number != 7).map(|number| stock.stripe(number).mutex().clone());
+    let others = parts.fold(MultiLock::new(), |all, part| all.and(&part)).lock().await.unwrap();
+    let free = stock.try_lock_any_for(Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(free.resource().as_str(), "stock#7");
+    others.release().await.unwrap();
 }
