@@ -186,3 +186,39 @@ async fn try_for_no_time_finds_the_only_free_stripe() {
     assert_eq!(free.resource().as_str(), "stock#7");
     others.release().await.unwrap();
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn many_locks_at_once_take_a_time_in_proportion_to_their_number() {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let (locks, _) = Store::new().client();
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let mut spent = Vec::new();
+    for count in [512, 4096] {
+        let all = locks.lock_all((0..count).map(|number| format!("{count}/{number}")));
+        let began = now();
+        let guard = all.lock().await.unwrap();
+        spent.push(now() - began);
+        guard.release().await.unwrap();
+    }
+    // Eight times as many; with a step for each pair of them it would be sixty-four.
+    assert!(spent[1] < spent[0] * 24, "{spent:?}");
+}
+
+#[tokio::test]
+async fn loss_of_one_lock_ends_the_wait_for_the_others() {
+    let store = Store::new();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let held = other.mutex("b").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let all = locks.lock_all(["a", "b"]);
+        async move { all.lock().await }
+    });
+    common::waiting(&other, "b", 1).await;
+    let claim = other.inspect("a").await.unwrap().holders[0].clone();
+    other.break_claim("a", &claim).await.unwrap();
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)) && error.to_string().contains("lock a:"), "{error}");
+    held.release().await.unwrap();
+}
