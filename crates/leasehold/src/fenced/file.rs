@@ -88,7 +88,7 @@ pub enum FencedFileError {
 impl FencedFile {
     /// Opens the file at `path` on behalf of `fence`, and excludes every older one.
     ///
-    /// The file need not exist yet; its directory must exist.
+    /// The file need not exist yet; its directory must exist. A symbolic link is followed.
     ///
     /// # Errors
     /// `Stale` if a newer fence was here; `NoFence`; `Io`; `Damaged`.
@@ -97,7 +97,13 @@ impl FencedFile {
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedFile, FencedFileError> {
         let fence = required(fence)?;
-        let data = path.as_ref().to_owned();
+        // A link to a file must not have a fence of its own, or be replaced by a file.
+        let data = match std::fs::canonicalize(path.as_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.as_ref().to_owned(),
+            found => {
+                found.map_err(|source| FencedFileError::Io { path: path.as_ref().to_owned(), source })?
+            }
+        };
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
         let file = FencedFile { data, guard: guard.into(), fence };
@@ -242,5 +248,19 @@ mod tests {
             let new = FencedFile::open(&path, Fence::new(0, 2, 0)).unwrap();
             assert_eq!(new.read().unwrap(), b"new");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn fenced_file_behind_a_symbolic_link_is_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("x"), dir.path().join("link"));
+        std::fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let file = FencedFile::open(&path, Fence::new(0, 2, 0)).unwrap();
+        assert!(matches!(FencedFile::open(&link, Fence::new(0, 1, 0)), Err(FencedFileError::Stale(_))));
+        FencedFile::open(&link, Fence::new(0, 2, 0)).unwrap().write(b"new").unwrap();
+        assert_eq!(file.read().unwrap(), b"new");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
     }
 }
