@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Store, ms};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Barrier, Client, ErrorKind, MultiLock, Tuning, ValueSource};
+use leasehold::{Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, Tuning, ValueSource};
 use leasehold_core::{Backend, Put, Resource};
 
 /// No machine is so busy.
@@ -221,4 +221,60 @@ async fn loss_of_one_lock_ends_the_wait_for_the_others() {
     let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Lost(_)) && error.to_string().contains("lock a:"), "{error}");
     held.release().await.unwrap();
+}
+
+/// A cache in memory that keeps nothing for longer than a hundred years, as the servers do.
+#[derive(Debug, Default)]
+struct Clamping(std::sync::Mutex<Option<(Vec<u8>, u64, Duration)>>);
+
+#[async_trait::async_trait]
+impl Cache for Clamping {
+    async fn get(&self, _: &str) -> Result<Option<Cached>, CacheError> {
+        let kept = self.0.lock().unwrap().clone();
+        Ok(kept.map(|(value, version, left)| Cached { value, version: version.to_string(), left }))
+    }
+
+    async fn put(
+        &self,
+        _: &str,
+        seen: Option<&str>,
+        value: &[u8],
+        keep: Duration,
+    ) -> Result<Option<String>, CacheError> {
+        let mut kept = self.0.lock().unwrap();
+        let last = kept.as_ref().map_or(0, |(_, version, _)| *version);
+        if kept.as_ref().map(|_| last.to_string()).as_deref() != seen {
+            return Ok(None);
+        }
+        *kept = Some((value.to_owned(), last + 1, keep.min(Duration::from_secs(100 * 365 * 24 * 3600))));
+        Ok(Some((last + 1).to_string()))
+    }
+
+    async fn remove(&self, _: &str, _: &str) -> Result<bool, CacheError> {
+        Ok(self.0.lock().unwrap().take().is_some())
+    }
+}
+
+#[tokio::test]
+async fn value_that_may_be_stale_for_ever_is_fresh_at_first() {
+    let (locks, _) = Store::new().client();
+    for ttl in [Duration::from_secs(3600), Duration::MAX] {
+        let flight = locks.single_flight("page").cache(Arc::new(Clamping::default()));
+        let flight = flight.stale_for(Duration::MAX).negative_for(Duration::MAX).within(Duration::MAX);
+        let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
+        assert_eq!(flight.get_or_load(ttl, load).await.unwrap().origin, ValueSource::Loaded);
+        assert_eq!(flight.get().await.unwrap().unwrap().origin, ValueSource::Kept);
+    }
+}
+
+#[tokio::test]
+async fn loader_without_any_time_is_refused() {
+    let (locks, _) = Store::new().client();
+    let flight = locks.single_flight("page").within(Duration::ZERO);
+    let load = || async { Ok::<_, std::io::Error>(None) };
+    let error = flight.get_or_load(Duration::from_secs(60), load).await.unwrap_err();
+    assert!(
+        matches!(&error, leasehold::LoadError::Store(error) if error.kind() == ErrorKind::Invalid),
+        "{error}"
+    );
 }

@@ -163,9 +163,10 @@ impl SingleFlight {
     }
 
     /// Sets for how long a value may be returned after its ttl, while it is loaded anew. Default: zero.
+    /// Like all times of a flight it is thirty years at most.
     #[must_use]
     pub fn stale_for(mut self, time: Duration) -> Self {
-        self.stale = time;
+        self.stale = time.min(TIME_MAX);
         self
     }
 
@@ -192,7 +193,7 @@ impl SingleFlight {
     /// [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
-        self.within = limit;
+        self.within = limit.min(TIME_MAX);
         let turn_limit = self.turn_limit();
         self.turn = self.turn.max_hold(turn_limit);
         self
@@ -230,8 +231,9 @@ impl SingleFlight {
     /// # Errors
     /// [`LoadError::Loader`] if `load` was called and failed. [`LoadError::Store`] otherwise:
     /// `Unsupported` if the store has no expiring values and no [cache](SingleFlight::cache) was given,
-    /// before anything is sent; `Invalid` for a `ttl` of zero, and for a value that is longer than the
-    /// cache takes; otherwise the failure of the store or of [`Mutex::lock`](crate::Mutex::lock).
+    /// before anything is sent; `Invalid` for a `ttl` or a time to load of zero, and for a value that is
+    /// longer than the cache takes; otherwise the failure of the store or of
+    /// [`Mutex::lock`](crate::Mutex::lock).
     pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -239,8 +241,9 @@ impl SingleFlight {
         E: fmt::Display + Send + 'static,
     {
         let register = self.register("load")?;
-        if ttl.is_zero() || !self.early.is_finite() || self.early < 0.0 {
-            let text = "a ttl of zero keeps nothing, and `early` takes a number that is not negative";
+        let has_no_time = ttl.is_zero() || self.within.is_zero();
+        if has_no_time || !self.early.is_finite() || self.early < 0.0 {
+            let text = "`ttl` and `within` take a time above zero, and `early` a number that is not negative";
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
         let mut slot_ref = self.slot_ref()?;
@@ -469,7 +472,7 @@ impl SingleFlight {
         ttl: Duration,
         took: Duration,
     ) -> Result<bool> {
-        let fresh_for = if value.is_some() { ttl } else { self.negative.unwrap_or(ttl) };
+        let fresh_for = if value.is_some() { ttl } else { self.negative.unwrap_or(ttl) }.min(TIME_MAX);
         if fresh_for.is_zero() {
             return Ok(false);
         }
@@ -544,6 +547,8 @@ fn draw_loader_id(register: &Register) -> Result<u64> {
 }
 
 const WITHIN: Duration = Duration::from_secs(60);
+/// The longest time. Servers keep a value for a hundred years at most, which two of these do not reach.
+const TIME_MAX: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// The time for which one request waits for a change.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The number of conflicting writers: only those whose lock was lost, or that invalidate.
