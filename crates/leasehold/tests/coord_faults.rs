@@ -278,3 +278,10 @@ async fn loader_without_any_time_is_refused() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn too_many_locks_at_once_are_refused_by_name() {
+    let (locks, _) = Store::new().client();
+    let error = locks.striped_mutex("stock", 4097).all().lock().await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().contains("stock")), (ErrorKind::Invalid, true), "{error}");
+}

@@ -134,7 +134,7 @@ impl MultiLock {
     fn ordered(&self) -> Result<Vec<LockRequest>> {
         if self.parts.len() > MAX_PARTS {
             let text = format!("{} locks at once are too many: take {MAX_PARTS} at most", self.parts.len());
-            return Err(Error::new(ErrorKind::Invalid, "lock", text));
+            return Err(Error::new(ErrorKind::Invalid, "lock", text).on(self.parts[0].resource()?));
         }
         let mut parts = self.parts.clone();
         for part in &parts {

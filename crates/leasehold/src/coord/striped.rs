@@ -119,6 +119,7 @@ impl StripedMutex {
     }
 
     /// Returns all stripes as one lock. For a few stripes and rare use; it waits for every holder of one.
+    /// More than 4096 stripes are refused with `Invalid` when it is acquired.
     pub fn all(&self) -> MultiLock {
         self.stripes.iter().fold(MultiLock::new(), |all, stripe| all.and(&stripe.mutex))
     }

@@ -147,15 +147,16 @@ impl FencedFile {
             let mut file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.guard)?;
             file.lock()?;
-            let mut text = String::new();
-            Read::take(&mut file, 256).read_to_string(&mut text)?;
+            let mut text = Vec::new();
+            Read::take(&mut file, 256).read_to_end(&mut text)?;
             Ok((file, text))
         };
         let (file, text) = open().map_err(|source| self.failed(&self.guard, source))?;
-        let seen = match text.trim_end() {
-            "" => Fence::default(),
-            text => text.parse().map_err(|_| FencedFileError::Damaged { path: self.guard.clone() })?,
+        let seen = match text.trim_ascii_end() {
+            b"" => Some(Fence::default()),
+            text => str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
         };
+        let seen = seen.ok_or_else(|| FencedFileError::Damaged { path: self.guard.clone() })?;
         compare(self.fence, seen)?;
         Ok((file, seen))
     }
@@ -229,8 +230,11 @@ mod tests {
     fn fenced_file_with_damaged_fence_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        std::fs::write(dir.path().join("x.fence"), "12 apples").unwrap();
-        assert!(matches!(FencedFile::open(&path, Fence::new(0, 1, 0)), Err(FencedFileError::Damaged { .. })));
+        for damaged in [&b"12 apples"[..], &[0xff; 64]] {
+            std::fs::write(dir.path().join("x.fence"), damaged).unwrap();
+            let opened = FencedFile::open(&path, Fence::new(0, 1, 0));
+            assert!(matches!(opened, Err(FencedFileError::Damaged { .. })), "{opened:?}");
+        }
     }
 
     #[test]
