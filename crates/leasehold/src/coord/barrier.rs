@@ -39,7 +39,12 @@ use state::{Arrival, Cause, Ended, State};
 ///
 /// # Does not promise
 /// A death may be noticed late: that takes up to one and a third of the [ttl](Barrier::ttl). A party
-/// that has passed and dies then is not missed: it did pass.
+/// that has passed and dies then is not missed: it did pass. If the store loses its values, waiting parties
+/// get `OutcomeUnknown`.
+///
+/// # Room
+/// Each party takes sixteen bytes of one value: about two hundred fit where registers are smallest. A
+/// barrier stays in the store once it was used, and cannot be removed, so draw no names at random.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     engine: Arc<Engine>,
