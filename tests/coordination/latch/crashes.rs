@@ -12,7 +12,7 @@ pub(crate) const COUNTER: Role = Role {
 /// A counter dies, and counts again: it is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn latch_survives_a_counter_that_dies_at_any_step() {
-    at_each_request(&COUNTER, 8, 4, |locks, name, mut player| async move {
+    at_each_request(&COUNTER, 12, 6, |locks, name, mut player| async move {
         let killed = player.is_killed().await;
         let latch = locks.latch(&name, 3);
         latch.count_down_as("player").await.unwrap();

@@ -39,7 +39,12 @@ use state::{Arrival, Cause, Ended, State};
 ///
 /// # Does not promise
 /// A death may be noticed late: that takes up to one and a third of the [ttl](Barrier::ttl). A party
-/// that has passed and dies then is not missed: it did pass.
+/// that has passed and dies then is not missed: it did pass. If the store loses its values, waiting parties
+/// get `OutcomeUnknown`.
+///
+/// # Room
+/// Each party takes sixteen bytes of one value: about two hundred fit where registers are smallest. A
+/// barrier stays in the store once it was used, and cannot be removed, so draw no names at random.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     engine: Arc<Engine>,
@@ -205,32 +210,40 @@ impl Party {
     async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<BarrierWaitResult> {
         self.arrived_as = Some(id);
         let register = self.register.clone();
-        let mut uncertain_generation = None;
-        let arrival = loop {
+        let fresh = register.draw()?;
+        let mut uncertain: Option<(Option<u64>, u64)> = None;
+        let (made, arrival) = loop {
             let mut attempted = None;
             let arriving = register.update(CONFLICTS, |found| {
                 let mut state = State::read(&register, found)?;
-                if let Some(earlier_arrival) = state.earlier_arrival(id, parties) {
-                    return Ok(Change::Leave(earlier_arrival));
+                if found.is_none() {
+                    state.made = fresh;
                 }
-                if uncertain_generation.is_some_and(|generation| generation + 1 < state.generation) {
+                let made = state.made;
+                if let Some(earlier_arrival) = state.earlier_arrival(id, parties) {
+                    return Ok(Change::Leave((made, earlier_arrival)));
+                }
+                if let Some((found_made, generation)) = uncertain
+                    && (found_made.is_some_and(|found| found != made) || generation + 1 < state.generation)
+                {
                     return Err(outcome_forgotten(&register));
                 }
                 if let Some(cause) = state.broken {
-                    return Ok(Change::Leave(Arrival::Refused(cause)));
+                    return Ok(Change::Leave((made, Arrival::Refused(cause))));
                 }
                 state.check_parties(&register, parties)?;
-                attempted = Some(state.generation);
+                // If there was none, another party may have made it instead.
+                attempted = Some((found.map(|_| made), state.generation));
                 let arrival = state.arrive(id, parties);
-                Ok(Change::Write(state.written(), None, arrival))
+                Ok(Change::Write(state.written(), None, (made, arrival)))
             });
             match arriving.await {
                 Ok(arrived) => break arrived.result,
                 // It may have arrived: then it is found among the arrived, or among those of the
                 // generation before.
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && uncertain_generation.is_none() => {
-                    uncertain_generation = attempted;
-                    if uncertain_generation.is_none() {
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && uncertain.is_none() => {
+                    uncertain = attempted;
+                    if uncertain.is_none() {
                         return Err(error);
                     }
                 }
@@ -239,7 +252,7 @@ impl Party {
         };
         match arrival {
             Arrival::Passed(result) => Ok(result),
-            Arrival::Waits(result) => self.wait_for_generation(id, result, deadline).await,
+            Arrival::Waits(result) => self.wait_for_generation(id, made, result, deadline).await,
             Arrival::Refused(cause) => {
                 self.arrived_as = None;
                 Err(broken(&register, cause))
@@ -247,10 +260,11 @@ impl Party {
         }
     }
 
-    /// Waits until the generation has ended.
+    /// Waits until the generation of the barrier `made` has ended.
     async fn wait_for_generation(
         &mut self,
         id: u64,
+        made: u64,
         result: BarrierWaitResult,
         deadline: Moment,
     ) -> Result<BarrierWaitResult> {
@@ -259,6 +273,9 @@ impl Party {
         let mut seen = self.register.read().await?;
         loop {
             let state = State::read(&self.register, seen.value.as_deref())?;
+            if state.made != made {
+                return Err(outcome_forgotten(&self.register));
+            }
             match state.outcome_of(result.generation) {
                 Some(Ended::Passed) => return Ok(result),
                 Some(Ended::Broken(cause)) => {

@@ -33,12 +33,15 @@ use crate::lock::{Guard, Mutex, RwLock};
 ///
 /// # Promises
 /// Leadership is the mutex `name`: it is lost, reported and fenced as that is. The value that a leader
-/// proclaims is visible as long as it leads, and not after that. On a store that keeps a queue,
-/// candidates lead in the order in which they campaigned.
+/// proclaims is visible as long as it leads and the store keeps it, and not after that. On a store that
+/// keeps a queue, candidates lead in the order in which they campaigned.
 ///
 /// # Does not promise
 /// A leader that has lost leadership may still act: pass the fence to every resource that it writes to.
 /// An observer may not see each value: of several changes in quick succession it may see only the last.
+/// If the store loses a proclaimed value alone, as after [`Client::break_claim`](crate::Client::break_claim),
+/// observers see the value of the campaign again, and the leader is not told: proclaim it from time to
+/// time if that matters.
 #[derive(Clone, Debug)]
 pub struct Election {
     leader_lock: Mutex,
@@ -125,6 +128,8 @@ impl Election {
     }
 
     fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
+        // Its claim names this leader, and no successor of the same process.
+        leader_lock.hold().pin();
         Ok(Leadership { proclaimed: AsyncMutex::new(None), leader_lock, value_lock: self.value_lock.clone() })
     }
 }

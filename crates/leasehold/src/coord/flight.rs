@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::FutureExt;
 use leasehold_core::{Registers, Resource, Stamp};
 
 use super::cache::{Cache, CacheRegisters};
@@ -141,19 +142,19 @@ impl<E> From<Error> for LoadError<E> {
 impl SingleFlight {
     pub(crate) fn new(engine: Arc<Engine>, flights: Arc<Flights>, key: &str, turn: Mutex) -> SingleFlight {
         let key = Resource::new(&format!("{key}!loaded")).map_err(Error::from);
-        let (stale, within) = (Duration::ZERO, WITHIN);
-        SingleFlight {
+        let flight = SingleFlight {
             engine,
             flights,
             key,
             turn,
             cache: None,
             cache_id: 0,
-            stale,
+            stale: Duration::ZERO,
             negative: None,
             early: 1.0,
-            within,
-        }
+            within: WITHIN,
+        };
+        flight.within(WITHIN)
     }
 
     /// Returns the name of the lock of the loader.
@@ -162,9 +163,10 @@ impl SingleFlight {
     }
 
     /// Sets for how long a value may be returned after its ttl, while it is loaded anew. Default: zero.
+    /// Like all times of a flight it is thirty years at most.
     #[must_use]
     pub fn stale_for(mut self, time: Duration) -> Self {
-        self.stale = time;
+        self.stale = time.min(TIME_MAX);
         self
     }
 
@@ -186,10 +188,14 @@ impl SingleFlight {
     }
 
     /// Sets how long a loader may take. Default: one minute. A slower result is returned to its caller
-    /// and not kept, and the next in the queue loads meanwhile.
+    /// and not kept, and the next in the queue loads meanwhile. A loader that is not polled, or that
+    /// blocks its thread, keeps the others waiting for up to twice this time: that is the
+    /// [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
-        self.within = limit;
+        self.within = limit.min(TIME_MAX);
+        let turn_limit = self.turn_limit();
+        self.turn = self.turn.max_hold(turn_limit);
         self
     }
 
@@ -225,8 +231,9 @@ impl SingleFlight {
     /// # Errors
     /// [`LoadError::Loader`] if `load` was called and failed. [`LoadError::Store`] otherwise:
     /// `Unsupported` if the store has no expiring values and no [cache](SingleFlight::cache) was given,
-    /// before anything is sent; `Invalid` for a `ttl` of zero, and for a value that is longer than the
-    /// cache takes; otherwise the failure of the store or of [`Mutex::lock`](crate::Mutex::lock).
+    /// before anything is sent; `Invalid` for a `ttl` or a time to load of zero, and for a value that is
+    /// longer than the cache takes; otherwise the failure of the store or of
+    /// [`Mutex::lock`](crate::Mutex::lock).
     pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -234,14 +241,22 @@ impl SingleFlight {
         E: fmt::Display + Send + 'static,
     {
         let register = self.register("load")?;
-        if ttl.is_zero() || !self.early.is_finite() || self.early < 0.0 {
-            let text = "a ttl of zero keeps nothing, and `early` takes a number that is not negative";
+        let has_no_time = ttl.is_zero() || self.within.is_zero();
+        if has_no_time || !self.early.is_finite() || self.early < 0.0 {
+            let text = "`ttl` and `within` take a time above zero, and `early` a number that is not negative";
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
-        let slot_ref = self.slot_ref()?;
-        let turn = match slot_ref.wait_turn_or_result().await {
-            JoinedFlight::Turn(turn) => turn,
-            JoinedFlight::Finished(outcome) => return Ok(outcome?),
+        let mut slot_ref = self.slot_ref()?;
+        let turn = loop {
+            let limit = self.engine.sleep(self.turn_limit());
+            match slot_ref.wait_turn_or_result(limit.map(drop)).await {
+                JoinedFlight::Turn(turn) => break turn,
+                JoinedFlight::Finished(outcome) => return Ok(outcome?),
+                JoinedFlight::Overdue => {}
+            }
+            // Nobody polls the caller whose turn it is, perhaps. All that come now share another slot.
+            slot_ref.abandon();
+            slot_ref = self.slot_ref()?;
         };
         let mut turn = Some(turn);
         let outcome = self.get_or_load_alone(&register, ttl, load, || drop(turn.take())).await;
@@ -457,7 +472,7 @@ impl SingleFlight {
         ttl: Duration,
         took: Duration,
     ) -> Result<bool> {
-        let fresh_for = if value.is_some() { ttl } else { self.negative.unwrap_or(ttl) };
+        let fresh_for = if value.is_some() { ttl } else { self.negative.unwrap_or(ttl) }.min(TIME_MAX);
         if fresh_for.is_zero() {
             return Ok(false);
         }
@@ -477,6 +492,11 @@ impl SingleFlight {
         let chance =
             (f64::from(crate::random::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
+    }
+
+    /// Returns how long a turn lasts at most: it includes the way to the store before the load.
+    fn turn_limit(&self) -> Duration {
+        self.within.saturating_mul(2)
     }
 
     fn slot_ref(&self) -> Result<SlotRef> {
@@ -523,14 +543,12 @@ async fn wait_until_loaded(register: &Register, mut seen: Seen) -> Result<Flight
 
 /// Returns a number that no other loader draws; never zero, which means no loader.
 fn draw_loader_id(register: &Register) -> Result<u64> {
-    let drawn = crate::random::u64().map_err(|error| {
-        let text = format!("the operating system gives no random bytes: {error}");
-        register.error(ErrorKind::Unavailable, text)
-    })?;
-    Ok(drawn.max(1))
+    Ok(register.draw()?.max(1))
 }
 
 const WITHIN: Duration = Duration::from_secs(60);
+/// The longest time. Servers keep a value for a hundred years at most, which two of these do not reach.
+const TIME_MAX: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// The time for which one request waits for a change.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The number of conflicting writers: only those whose lock was lost, or that invalidate.

@@ -65,7 +65,8 @@ impl Latch {
     /// or for more than fit into a value of this store; otherwise the failure of the store. After
     /// `OutcomeUnknown` it may or may not be counted.
     pub async fn count_down(&self) -> Result<()> {
-        self.count_as(draw()?).await
+        let register = self.register("count down")?;
+        self.count_as(&register, register.draw()?).await
     }
 
     /// Counts down once in the name of `member`, which is counted once, however often that is repeated.
@@ -80,21 +81,32 @@ impl Latch {
     /// # Errors
     /// As [`Latch::count_down`].
     pub async fn count_down_as(&self, member: &str) -> Result<()> {
-        self.count_as(id_of(member)).await
+        self.count_as(&self.register("count down")?, id_of(member)).await
     }
 
-    async fn count_as(&self, id: u64) -> Result<()> {
-        let register = self.register("count down")?;
-        let fresh = draw()?;
-        let counting = register.ensure(|found| {
-            let mut record = self.state(&register, found, fresh)?;
-            if record.is_open() || record.counted.contains(&id) {
-                return Ok(Change::Leave(()));
+    async fn count_as(&self, register: &Register, id: u64) -> Result<()> {
+        let mut counts_in = None;
+        loop {
+            let fresh = register.draw()?;
+            let counting = register.ensure(|found| {
+                let mut record = self.state(register, found, fresh)?;
+                if found.is_none() && counts_in.is_none() {
+                    // It is made before it is counted in, so that its number is known by then.
+                    return Ok(Change::Write(record.written(), None, false));
+                }
+                // A latch that another client removed meanwhile had the count, or needs none: the next
+                // one must not get it.
+                let was_removed = *counts_in.get_or_insert(record.made) != record.made;
+                if was_removed || record.is_open() || record.counted.contains(&id) {
+                    return Ok(Change::Leave(true));
+                }
+                record.counted.push(id);
+                Ok(Change::Write(record.written(), None, true))
+            });
+            if counting.await? {
+                return Ok(());
             }
-            record.counted.push(id);
-            Ok(Change::Write(record.written(), None, ()))
-        });
-        counting.await
+        }
     }
 
     /// Returns the number of missing counts.
@@ -136,7 +148,7 @@ impl Latch {
         let register = self.register("wait")?;
         // Written if the latch does not exist yet, so that an instance that is removed and made anew can
         // be distinguished from this one.
-        let fresh = draw()?;
+        let fresh = register.draw()?;
         let making = register.ensure(|found| {
             let record = self.state(&register, found, fresh)?;
             let made = record.made;
@@ -169,9 +181,13 @@ impl Latch {
     /// As [`Latch::count_down`].
     pub async fn reset(&self) -> Result<()> {
         let register = self.register("reset")?;
-        let removing = register.ensure(|found| match found {
-            None => Ok(Change::Leave(())),
-            Some(record) => State::read(&register, record).map(|_| Change::Remove(())),
+        let mut removes = None;
+        let removing = register.ensure(|found| {
+            let Some(found) = found else { return Ok(Change::Leave(())) };
+            let made = State::read(&register, found)?.made;
+            // If it is another one by now, the first one is removed.
+            let is_first = *removes.get_or_insert(made) == made;
+            Ok(if is_first { Change::Remove(()) } else { Change::Leave(()) })
         });
         removing.await
     }
@@ -236,14 +252,6 @@ impl State {
     fn is_open(&self) -> bool {
         self.remaining() == 0
     }
-}
-
-/// Draws a number that no other client draws.
-fn draw() -> Result<u64> {
-    crate::random::u64().map_err(|error| {
-        let text = format!("the operating system gives no random bytes: {error}");
-        Error::new(ErrorKind::Unavailable, "count down", text)
-    })
 }
 
 /// A latch, in its second format. In the first, `l`, members counted under other numbers: a name that

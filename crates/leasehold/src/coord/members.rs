@@ -42,6 +42,8 @@ impl Members {
     /// If the future is dropped, nothing is left behind.
     pub(super) async fn join(&self) -> Result<Member> {
         let liveness = self.liveness_lock.read().await?;
+        // The claim names this member, and no member of this process that comes after it.
+        liveness.hold().pin();
         let id = id_of(&liveness.tag()).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, "wait", "the store does not distinguish claims")
         })?;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::select_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Fence, LossCause, Resource};
 
 use crate::engine::Wait;
@@ -105,16 +106,23 @@ impl MultiLock {
         };
         let began = clock.now();
         let mut guard = MultiGuard { guards: Vec::new() };
+        // One watch for each lock and not for each pair of a lock and a wait.
+        let mut losses = FuturesUnordered::new();
         for part in parts {
             let wait = limit
                 .map_or(Wait::Forever, |limit| Wait::For(limit.saturating_sub(clock.now().since(began))));
             // A lock that is held already may be lost meanwhile: then waiting longer is pointless.
-            let waiting = part.try_hold(wait);
-            let held = while_held(|| guard.loss(), guard.lost(), waiting)
-                .await
-                .map_err(|loss| loss.error("lock"))??;
+            let held = tokio::select! {
+                biased;
+                Some(loss) = losses.next() => return Err(Loss::error(&loss, "lock")),
+                held = part.try_hold(wait) => held?,
+            };
             match held {
-                Some(held) => guard.guards.push(held),
+                Some(held) => {
+                    let (mut changes, resource) = (held.hold().held().watch(), held.resource().clone());
+                    losses.push(async move { Loss { cause: changes.lost().await, resource } });
+                    guard.guards.push(held);
+                }
                 None => return Err(Error::timeout(clock.now().since(began), part.resource()?)),
             }
         }
@@ -126,7 +134,7 @@ impl MultiLock {
     fn ordered(&self) -> Result<Vec<LockRequest>> {
         if self.parts.len() > MAX_PARTS {
             let text = format!("{} locks at once are too many: take {MAX_PARTS} at most", self.parts.len());
-            return Err(Error::new(ErrorKind::Invalid, "lock", text));
+            return Err(Error::new(ErrorKind::Invalid, "lock", text).on(self.parts[0].resource()?));
         }
         let mut parts = self.parts.clone();
         for part in &parts {

@@ -119,6 +119,7 @@ impl StripedMutex {
     }
 
     /// Returns all stripes as one lock. For a few stripes and rare use; it waits for every holder of one.
+    /// More than 4096 stripes are refused with `Invalid` when it is acquired.
     pub fn all(&self) -> MultiLock {
         self.stripes.iter().fold(MultiLock::new(), |all, stripe| all.and(&stripe.mutex))
     }
@@ -134,8 +135,12 @@ impl StripedMutex {
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn lock_any(&self) -> Result<Guard> {
+        self.lock_any_from(random_below(self.count())?).await
+    }
+
+    /// Acquires any stripe, beginning at `start`.
+    async fn lock_any_from(&self, start: u32) -> Result<Guard> {
         let began = self.now();
-        let start = random_below(self.count())?;
         if let Some(guard) = self.try_some_despite_outage(start, self.count()).await? {
             return Ok(guard);
         }
@@ -183,17 +188,31 @@ impl StripedMutex {
     /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`; `None` if none is free by
     /// then.
     ///
+    /// Of many stripes it tries only a few once more at the end. A limit of zero tries all of them once.
+    ///
     /// # Cancel safety
     /// As [`StripedMutex::lock_any`].
     ///
     /// # Errors
     /// As [`StripedMutex::lock_any`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub async fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        let engine = self.stripe(0).mutex().engine().clone();
-        match within(&engine, limit, Box::pin(self.lock_any())).await {
-            Some(outcome) => outcome.map(Some),
-            None => engine.with_answer_limit(limit, Box::pin(self.try_lock_any())).await,
+        if limit.is_zero() {
+            return self.try_lock_any().await;
         }
+        let engine = self.stripe(0).mutex().engine().clone();
+        let (start, count) = (random_below(self.count())?, self.count());
+        if let Some(outcome) = within(&engine, limit, Box::pin(self.lock_any_from(start))).await {
+            return outcome.map(Some);
+        }
+        // Each of them has the time of one answer. Among the few are those at which it was queued.
+        let second = Some(count / 2).filter(|step| *step >= TRIES_PER_ROUND);
+        for step in (0..TRIES_PER_ROUND.min(count)).chain(second) {
+            let last_try = Box::pin(self.try_some(start.wrapping_add(step), 1));
+            if let Some(guard) = engine.with_answer_limit(limit, last_try).await? {
+                return Ok(Some(guard));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the statistics of this client for each stripe since the lock was made, with a

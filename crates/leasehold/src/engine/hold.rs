@@ -130,11 +130,18 @@ impl Hold {
     /// Returns the proof that the backend keeps with the grant. A condition made from it holds for as
     /// long as the claim does, so the claim is not passed to another user from here on.
     pub(crate) fn proof(&self) -> &Proof {
+        if !self.held().proof.is_none() {
+            self.pin();
+        }
+        &self.held().proof
+    }
+
+    /// Pins the claim to this user: from here on it is not handed off locally.
+    pub(crate) fn pin(&self) {
         let held = self.held();
-        if !held.proof.is_none() && held.pin() {
+        if held.pin() {
             self.engine.end_handoff(&held.claim.resource, held.claim.id);
         }
-        &held.proof
     }
 
     /// Ends the hold and signals that. Returns the claim, and how its use ended.

@@ -15,8 +15,8 @@ use super::{NoFence, Stale, compare, required};
 ///
 /// # Promises
 /// After it was opened with a fence, no process with an older one reads or writes it through this type.
-/// Written data is on the disk when [`FencedFile::write`] returns; a crash leaves the old content or
-/// the new, never a mixture.
+/// If the fence is gone, only holders that open the file anew are accepted. Written data is on the disk
+/// when [`FencedFile::write`] returns; a crash leaves the old content or the new, never a mixture.
 ///
 /// # Does not promise
 /// Processes that do not use this type are not stopped. Network file systems, whose locks can be held
@@ -68,6 +68,14 @@ pub enum FencedFileError {
         /// The cause.
         source: io::Error,
     },
+    /// The fence with which it was opened is no longer there. The content may be another as well.
+    #[error("{path} no longer holds the fence {yours}: open it again, and check its content")]
+    Forgotten {
+        /// The path of the fence.
+        path: PathBuf,
+        /// The fence that was presented.
+        yours: Fence,
+    },
     /// The stored fence cannot be read. It is left as it is: starting again at nothing would
     /// let old holders in.
     #[error("{path} does not hold a fence; restore it, or remove it once no process uses the file")]
@@ -80,7 +88,7 @@ pub enum FencedFileError {
 impl FencedFile {
     /// Opens the file at `path` on behalf of `fence`, and excludes every older one.
     ///
-    /// The file need not exist yet; its directory must exist.
+    /// The file need not exist yet; its directory must exist. A symbolic link is followed.
     ///
     /// # Errors
     /// `Stale` if a newer fence was here; `NoFence`; `Io`; `Damaged`.
@@ -89,11 +97,17 @@ impl FencedFile {
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedFile, FencedFileError> {
         let fence = required(fence)?;
-        let data = path.as_ref().to_owned();
+        // A link to a file must not have a fence of its own, or be replaced by a file.
+        let data = match std::fs::canonicalize(path.as_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.as_ref().to_owned(),
+            found => {
+                found.map_err(|source| FencedFileError::Io { path: path.as_ref().to_owned(), source })?
+            }
+        };
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
         let file = FencedFile { data, guard: guard.into(), fence };
-        let mut guard = file.admit()?;
+        let (mut guard, _) = file.admit()?;
         file.raise(&mut guard)?;
         Ok(file)
     }
@@ -101,9 +115,9 @@ impl FencedFile {
     /// Returns the content; empty if nothing was written yet.
     ///
     /// # Errors
-    /// `Stale` if a newer fence was here since; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since; `Forgotten`; `Io`; `Damaged`.
     pub fn read(&self) -> Result<Vec<u8>, FencedFileError> {
-        let _guard = self.admit()?;
+        let _guard = self.admit_opened()?;
         match std::fs::read(&self.data) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read.map_err(|source| self.failed(&self.data, source)),
@@ -113,29 +127,38 @@ impl FencedFile {
     /// Replaces the content.
     ///
     /// # Errors
-    /// `Stale` if a newer fence was here since, and nothing was written; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since, and `Forgotten`: nothing was written; `Io`; `Damaged`.
     pub fn write(&self, content: &[u8]) -> Result<(), FencedFileError> {
-        let _guard = self.admit()?;
+        let _guard = self.admit_opened()?;
         self.replace(content).map_err(|source| self.failed(&self.data, source))
     }
 
+    /// Locks the fence as [`FencedFile::admit`], and requires that it is the one with which it was opened.
+    fn admit_opened(&self) -> Result<File, FencedFileError> {
+        match self.admit()? {
+            (file, seen) if seen == self.fence => Ok(file),
+            _ => Err(FencedFileError::Forgotten { path: self.guard.clone(), yours: self.fence }),
+        }
+    }
+
     /// Locks the fence and compares it; the lock lasts as long as the returned file.
-    fn admit(&self) -> Result<File, FencedFileError> {
+    fn admit(&self) -> Result<(File, Fence), FencedFileError> {
         let open = || {
             let mut file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.guard)?;
             file.lock()?;
-            let mut text = String::new();
-            Read::take(&mut file, 256).read_to_string(&mut text)?;
+            let mut text = Vec::new();
+            Read::take(&mut file, 256).read_to_end(&mut text)?;
             Ok((file, text))
         };
         let (file, text) = open().map_err(|source| self.failed(&self.guard, source))?;
-        let seen = match text.trim_end() {
-            "" => Fence::default(),
-            text => text.parse().map_err(|_| FencedFileError::Damaged { path: self.guard.clone() })?,
+        let seen = match text.trim_ascii_end() {
+            b"" => Some(Fence::default()),
+            text => str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
         };
+        let seen = seen.ok_or_else(|| FencedFileError::Damaged { path: self.guard.clone() })?;
         compare(self.fence, seen)?;
-        Ok(file)
+        Ok((file, seen))
     }
 
     /// Writes the fence in place: a text of one sector, so a crash leaves the old one or the new.
@@ -143,7 +166,9 @@ impl FencedFile {
         let mut write = || {
             guard.seek(SeekFrom::Start(0))?;
             guard.write_all(format!("{:<63}\n", self.fence.to_string()).as_bytes())?;
-            guard.sync_all()
+            guard.sync_all()?;
+            // The file may be new.
+            self.sync_directory()
         };
         write().map_err(|source| self.failed(&self.guard, source))
     }
@@ -160,6 +185,10 @@ impl FencedFile {
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&fresh, &self.data)?;
+        self.sync_directory()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
         let parent = self.data.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
     }
@@ -201,7 +230,41 @@ mod tests {
     fn fenced_file_with_damaged_fence_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        std::fs::write(dir.path().join("x.fence"), "12 apples").unwrap();
-        assert!(matches!(FencedFile::open(&path, Fence::new(0, 1, 0)), Err(FencedFileError::Damaged { .. })));
+        for damaged in [&b"12 apples"[..], &[0xff; 64]] {
+            std::fs::write(dir.path().join("x.fence"), damaged).unwrap();
+            let opened = FencedFile::open(&path, Fence::new(0, 1, 0));
+            assert!(matches!(opened, Err(FencedFileError::Damaged { .. })), "{opened:?}");
+        }
+    }
+
+    #[test]
+    fn fenced_file_whose_fence_was_forgotten_is_opened_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, fence) = (dir.path().join("x"), dir.path().join("x.fence"));
+        let old = FencedFile::open(&path, Fence::new(0, 1, 0)).unwrap();
+        let new = FencedFile::open(&path, Fence::new(0, 2, 0)).unwrap();
+        new.write(b"new").unwrap();
+        let is_forgotten = |error| matches!(error, FencedFileError::Forgotten { .. });
+        for forget in [|path: &Path| std::fs::remove_file(path), |path: &Path| std::fs::write(path, "")] {
+            forget(&fence).unwrap();
+            assert!(is_forgotten(old.write(b"old").unwrap_err()) && is_forgotten(old.read().unwrap_err()));
+            assert!(is_forgotten(new.read().unwrap_err()));
+            let new = FencedFile::open(&path, Fence::new(0, 2, 0)).unwrap();
+            assert_eq!(new.read().unwrap(), b"new");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn fenced_file_behind_a_symbolic_link_is_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("x"), dir.path().join("link"));
+        std::fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let file = FencedFile::open(&path, Fence::new(0, 2, 0)).unwrap();
+        assert!(matches!(FencedFile::open(&link, Fence::new(0, 1, 0)), Err(FencedFileError::Stale(_))));
+        FencedFile::open(&link, Fence::new(0, 2, 0)).unwrap().write(b"new").unwrap();
+        assert_eq!(file.read().unwrap(), b"new");
+        assert!(link.symlink_metadata().unwrap().is_symlink());
     }
 }

@@ -60,6 +60,8 @@ impl Ended {
 /// The value of the register.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
+    /// The number that distinguishes this barrier from one that the store has lost; zero if there is none.
+    pub(super) made: u64,
     pub(super) generation: u64,
     /// The number of parties for which those that have arrived use it.
     pub(super) parties: u32,
@@ -74,33 +76,42 @@ pub(super) struct State {
 
 impl State {
     /// The most bytes that a value has beside the parties.
-    pub(super) const HEADER: usize = 2 + 5 * size_of::<u64>() + REMEMBERED;
+    pub(super) const HEADER: usize = 2 + 6 * size_of::<u64>() + REMEMBERED;
     /// The bytes for each party: now, and in the generation before.
     pub(super) const PARTY: usize = 2 * size_of::<u64>();
 
     pub(super) fn read(register: &Register, found: Option<&[u8]>) -> Result<State> {
         let Some(found) = found else { return Ok(State::default()) };
-        let read = || {
-            let mut parts = Parts::of(KIND, found)?;
-            let generation = parts.number()?;
-            let parties = u32::try_from(parts.number()?).ok()?;
-            let broken = match parts.byte()? {
-                0 => None,
-                byte => match Ended::of(byte)? {
-                    Ended::Broken(cause) => Some(cause),
-                    _ => return None,
-                },
-            };
-            let ended = parts.text()?.to_vec();
-            let (arrived, before) = (parts.numbers()?, parts.numbers()?);
-            let state = State { generation, parties, broken, ended, arrived, before };
-            parts.is_read().then_some(state)
+        State::parsed(found).ok_or_else(|| foreign(register, "barrier"))
+    }
+
+    fn parsed(found: &[u8]) -> Option<State> {
+        let (mut parts, made) = match Parts::of(FIRST_KIND, found) {
+            Some(parts) => (parts, 0),
+            None => {
+                let mut parts = Parts::of(KIND, found)?;
+                let made = parts.number()?;
+                (parts, made)
+            }
         };
-        read().ok_or_else(|| foreign(register, "barrier"))
+        let generation = parts.number()?;
+        let parties = u32::try_from(parts.number()?).ok()?;
+        let broken = match parts.byte()? {
+            0 => None,
+            byte => match Ended::of(byte)? {
+                Ended::Broken(cause) => Some(cause),
+                _ => return None,
+            },
+        };
+        let ended = parts.text()?.to_vec();
+        let (arrived, before) = (parts.numbers()?, parts.numbers()?);
+        let state = State { made, generation, parties, broken, ended, arrived, before };
+        parts.is_read().then_some(state)
     }
 
     pub(super) fn written(&self) -> Vec<u8> {
-        let record = Record::of(KIND).number(self.generation).number(u64::from(self.parties));
+        let record = Record::of(KIND).number(self.made);
+        let record = record.number(self.generation).number(u64::from(self.parties));
         let broken = self.broken.map_or(0, |cause| Ended::Broken(cause).byte());
         record.byte(broken).text(&self.ended).numbers(&self.arrived).numbers(&self.before).done()
     }
@@ -163,7 +174,26 @@ impl State {
     }
 }
 
-/// A barrier, in its first format.
-const KIND: u8 = b'b';
+/// A barrier, in its second format.
+const KIND: u8 = b'B';
+/// The first format had no number of the barrier. It is read, because a barrier is never removed.
+const FIRST_KIND: u8 = b'b';
 /// The number of generations whose results are kept.
 const REMEMBERED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn barrier_of_the_first_format_is_read_and_written_in_the_second() {
+        let record =
+            Record::of(b'b').number(7).number(3).byte(b'T').text(b"TP").numbers(&[1]).numbers(&[2, 3]);
+        let first = State::parsed(&record.done()).unwrap();
+        assert_eq!((first.made, first.generation, first.parties), (0, 7, 3));
+        assert_eq!((first.broken, first.ended.as_slice()), (Some(Cause::TimedOut), &b"TP"[..]));
+        let again = State::parsed(&State { made: 9, ..first.clone() }.written()).unwrap();
+        assert_eq!((again.made, again.generation, again.parties), (9, 7, 3));
+        assert_eq!((again.arrived, again.before), (first.arrived, first.before));
+    }
+}

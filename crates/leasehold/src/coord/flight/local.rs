@@ -1,9 +1,11 @@
 //! Joins many callers of one process into one flight.
 //!
 //! Ground rules: the first caller loads; the others wait for its result and not for their turn. If it
-//! has no result, the next one loads, in the order of arrival.
+//! has no result, the next one loads, in the order of arrival. A slot whose turn does not come is left to
+//! those that are in it.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -46,6 +48,8 @@ pub(super) enum JoinedFlight<'a> {
     Turn(MutexGuard<'a, ()>),
     /// Another caller loaded it, or found that the store does not answer.
     Finished(Result<FlightOutcome>),
+    /// The time to wait is over.
+    Overdue,
 }
 
 impl Flights {
@@ -64,18 +68,27 @@ impl Flights {
 }
 
 impl SlotRef {
-    /// Waits for the turn, or for the result of another caller.
-    pub(super) async fn wait_turn_or_result(&self) -> JoinedFlight<'_> {
+    /// Waits for the turn, or for the result of another caller, until `limit` ends.
+    pub(super) async fn wait_turn_or_result(&self, limit: impl Future<Output = ()>) -> JoinedFlight<'_> {
         let mut published = self.slot.published.subscribe();
         let finished = tokio::select! {
             biased;
             Ok(()) = published.changed() => published.borrow_and_update().clone(),
             turn = self.slot.turn.lock() => return JoinedFlight::Turn(turn),
+            () = limit => return JoinedFlight::Overdue,
         };
         match finished {
             Some(outcome) => JoinedFlight::Finished(outcome),
             // No caller ever returns without a result; a turn is the only other outcome.
             None => JoinedFlight::Turn(self.slot.turn.lock().await),
+        }
+    }
+
+    /// Leaves the slot to those that are in it: callers that join from here on have another one.
+    pub(super) fn abandon(&self) {
+        let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.get(&self.key).is_some_and(|(_, slot)| Arc::ptr_eq(slot, &self.slot)) {
+            slots.remove(&self.key);
         }
     }
 
@@ -100,7 +113,9 @@ impl Drop for SlotRef {
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
         // Counted here, and not read from the slot's own count: that falls only after the map is
         // unlocked, and two callers that leave together would each see the other.
-        if let Some((callers, _)) = slots.get_mut(&self.key) {
+        if let Some((callers, slot)) = slots.get_mut(&self.key)
+            && Arc::ptr_eq(slot, &self.slot)
+        {
             *callers -= 1;
             if *callers == 0 {
                 slots.remove(&self.key);

@@ -211,6 +211,14 @@ impl Register {
         self.store().is_ok_and(|store| store.promise().forgets)
     }
 
+    /// Draws a number that no other client draws.
+    ///
+    /// # Errors
+    /// `Unavailable` where the operating system gives no random bytes.
+    pub(crate) fn draw(&self) -> Result<u64> {
+        random(self.op).map(u64::from_be_bytes).map_err(|error| error.on(&self.about))
+    }
+
     /// Returns an error of an operation on this register.
     pub(crate) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
         Error::new(kind, self.op, text).on(&self.about)

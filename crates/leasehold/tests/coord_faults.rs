@@ -1,0 +1,287 @@
+//! Coordination over a wire that loses answers, with futures that nobody polls, and on a store that loses its
+//! values.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Store, ms};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, Tuning, ValueSource};
+use leasehold_core::{Backend, Put, Resource};
+
+/// No machine is so busy.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Waits until so many parties wait at the barrier.
+async fn arrived(barrier: &Barrier, count: u32) {
+    let waiting = async {
+        while barrier.arrived().await.unwrap() != count {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.unwrap();
+}
+
+/// Lets every task that is ready run.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn party_that_follows_another_of_its_process_arrives_anew() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(Tuning::default().local_handoff_time(SOON));
+    let barrier = locks.barrier("round", 2);
+    let mut first = Box::pin(barrier.wait());
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it passes alone"),
+        () = arrived(&barrier, 1) => {}
+    }
+    assert_eq!(barrier.wait().await.unwrap().generation, 0);
+    // The first one still shows its sign of life, and the second one comes again.
+    wire.set(Verb::Contend, Mode::Hang);
+    let again = tokio::spawn({
+        let barrier = barrier.clone();
+        async move { barrier.wait().await }
+    });
+    settle().await;
+    assert_eq!(first.await.unwrap().generation, 0);
+    settle().await;
+    wire.set(Verb::Contend, Mode::Pass);
+    arrived(&barrier, 1).await;
+    assert_eq!(barrier.wait().await.unwrap().generation, 1);
+    assert_eq!(again.await.unwrap().unwrap().generation, 1);
+}
+
+#[tokio::test]
+async fn count_whose_answer_was_lost_is_not_made_in_the_next_latch() {
+    let store = Store::new();
+    let ((one, wire), (other, _)) = (store.client(), store.client());
+    let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::LoseReply);
+    let counting = tokio::spawn(async move { mine.count_down_as("one").await });
+    tokio::time::timeout(SOON, latch.wait()).await.unwrap().unwrap();
+    latch.reset().await.unwrap();
+    wire.set(Verb::Swap, Mode::Pass);
+    counting.await.unwrap().unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn reset_whose_answer_was_lost_does_not_remove_the_next_latch() {
+    let store = Store::new();
+    let ((one, wire), (other, _)) = (store.client(), store.client());
+    let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::LoseReply);
+    let resetting = tokio::spawn(async move { mine.reset().await });
+    let removed = async {
+        while latch.remaining().await.unwrap() != 2 {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, removed).await.unwrap();
+    latch.count_down_as("other").await.unwrap();
+    wire.set(Verb::Swap, Mode::Pass);
+    resetting.await.unwrap().unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
+    let store = Store::new();
+    let (locks, _) = store.tuned(Tuning::default().local_handoff_time(SOON));
+    let election = locks.election("boss");
+    let first = election.campaign("host1").await.unwrap();
+    first.proclaim("host1 ready").await.unwrap();
+    let second = tokio::spawn({
+        let election = election.clone();
+        async move { election.campaign("host1").await }
+    });
+    settle().await;
+    let tag = first.guard().tag();
+    first.resign().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    assert_ne!(second.guard().tag(), tag);
+    let seen = election.leader().await.unwrap().unwrap();
+    assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
+}
+
+#[tokio::test]
+async fn loader_that_nobody_polls_does_not_block_its_key() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    let hour = Duration::from_secs(3600);
+    let flight = one.single_flight("page").within(ms(200));
+    let (begun, mut is_begun) = tokio::sync::oneshot::channel();
+    let mut first = Box::pin(flight.get_or_load(hour, || async {
+        begun.send(()).unwrap();
+        std::future::pending::<Result<_, std::io::Error>>().await
+    }));
+    tokio::select! {
+        biased;
+        _ = &mut first => panic!("it loads for ever"),
+        loads = &mut is_begun => loads.unwrap(),
+    }
+    let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
+    let there = two.single_flight("page").within(ms(200));
+    let loaded = tokio::time::timeout(SOON, there.get_or_load(hour, load)).await.unwrap().unwrap();
+    assert_eq!(loaded.origin, ValueSource::Loaded);
+    let here = tokio::time::timeout(SOON, flight.get_or_load(hour, load)).await.unwrap().unwrap();
+    assert_eq!(here.value, loaded.value);
+    drop(first);
+}
+
+#[tokio::test]
+async fn party_does_not_pass_with_a_generation_that_began_after_a_loss_of_data() {
+    let backend = Arc::new(MemoryBackend::new());
+    let wire = Arc::new(Fault::over(backend.clone()));
+    let far = Client::builder().over(wire.clone()).unwrap();
+    let barrier = Client::builder().over(backend.clone()).unwrap().barrier("round", 2);
+    wire.set(Verb::Swap, Mode::LateReply(ms(500)));
+    let waiting = tokio::spawn({
+        let barrier = far.barrier("round", 2);
+        async move { barrier.wait().await }
+    });
+    arrived(&barrier, 1).await;
+    wire.set(Verb::Read, Mode::Hang);
+    let (at, registers) = (Resource::new("round!barrier").unwrap(), backend.registers().unwrap());
+    let seen = registers.read(&at).await.unwrap();
+    registers.swap(&at, &seen.stamp, &Put { value: None, keep: None }).await.unwrap().unwrap();
+    let (second, third) = tokio::join!(barrier.wait(), barrier.wait());
+    assert_eq!(second.unwrap().generation, third.unwrap().generation);
+    wire.set(Verb::Read, Mode::Pass);
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+}
+
+#[tokio::test]
+async fn wait_for_any_stripe_of_many_ends_on_a_slow_store() {
+    let store = Store::new();
+    let ((holder, _), (locks, wire)) = (store.client(), store.client());
+    let all = holder.striped_mutex("stock", 300).all().lock().await.unwrap();
+    // All stripes together take longer than a store may take for one answer.
+    wire.set(Verb::Contend, Mode::LateReply(ms(15)));
+    let granted = locks.striped_mutex("stock", 300).try_lock_any_for(ms(100)).await.unwrap();
+    assert!(granted.is_none());
+    all.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn try_for_no_time_finds_the_only_free_stripe() {
+    let (locks, _) = Store::new().client();
+    let stock = locks.striped_mutex("stock", 40);
+    let parts = (0..40).filter(|number| *number != 7).map(|number| stock.stripe(number).mutex().clone());
+    let others = parts.fold(MultiLock::new(), |all, part| all.and(&part)).lock().await.unwrap();
+    let free = stock.try_lock_any_for(Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(free.resource().as_str(), "stock#7");
+    others.release().await.unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn many_locks_at_once_take_a_time_in_proportion_to_their_number() {
+    use rustix::time::{ClockId, clock_gettime};
+
+    let (locks, _) = Store::new().client();
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let mut spent = Vec::new();
+    for count in [512, 4096] {
+        let all = locks.lock_all((0..count).map(|number| format!("{count}/{number}")));
+        let began = now();
+        let guard = all.lock().await.unwrap();
+        spent.push(now() - began);
+        guard.release().await.unwrap();
+    }
+    // Eight times as many; with a step for each pair of them it would be sixty-four.
+    assert!(spent[1] < spent[0] * 24, "{spent:?}");
+}
+
+#[tokio::test]
+async fn loss_of_one_lock_ends_the_wait_for_the_others() {
+    let store = Store::new();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let held = other.mutex("b").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let all = locks.lock_all(["a", "b"]);
+        async move { all.lock().await }
+    });
+    common::waiting(&other, "b", 1).await;
+    let claim = other.inspect("a").await.unwrap().holders[0].clone();
+    other.break_claim("a", &claim).await.unwrap();
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)) && error.to_string().contains("lock a:"), "{error}");
+    held.release().await.unwrap();
+}
+
+/// A cache in memory that keeps nothing for longer than a hundred years, as the servers do.
+#[derive(Debug, Default)]
+struct Clamping(std::sync::Mutex<Option<(Vec<u8>, u64, Duration)>>);
+
+#[async_trait::async_trait]
+impl Cache for Clamping {
+    async fn get(&self, _: &str) -> Result<Option<Cached>, CacheError> {
+        let kept = self.0.lock().unwrap().clone();
+        Ok(kept.map(|(value, version, left)| Cached { value, version: version.to_string(), left }))
+    }
+
+    async fn put(
+        &self,
+        _: &str,
+        seen: Option<&str>,
+        value: &[u8],
+        keep: Duration,
+    ) -> Result<Option<String>, CacheError> {
+        let mut kept = self.0.lock().unwrap();
+        let last = kept.as_ref().map_or(0, |(_, version, _)| *version);
+        if kept.as_ref().map(|_| last.to_string()).as_deref() != seen {
+            return Ok(None);
+        }
+        *kept = Some((value.to_owned(), last + 1, keep.min(Duration::from_secs(100 * 365 * 24 * 3600))));
+        Ok(Some((last + 1).to_string()))
+    }
+
+    async fn remove(&self, _: &str, _: &str) -> Result<bool, CacheError> {
+        Ok(self.0.lock().unwrap().take().is_some())
+    }
+}
+
+#[tokio::test]
+async fn value_that_may_be_stale_for_ever_is_fresh_at_first() {
+    let (locks, _) = Store::new().client();
+    for ttl in [Duration::from_secs(3600), Duration::MAX] {
+        let flight = locks.single_flight("page").cache(Arc::new(Clamping::default()));
+        let flight = flight.stale_for(Duration::MAX).negative_for(Duration::MAX).within(Duration::MAX);
+        let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
+        assert_eq!(flight.get_or_load(ttl, load).await.unwrap().origin, ValueSource::Loaded);
+        assert_eq!(flight.get().await.unwrap().unwrap().origin, ValueSource::Kept);
+    }
+}
+
+#[tokio::test]
+async fn loader_without_any_time_is_refused() {
+    let (locks, _) = Store::new().client();
+    let flight = locks.single_flight("page").within(Duration::ZERO);
+    let load = || async { Ok::<_, std::io::Error>(None) };
+    let error = flight.get_or_load(Duration::from_secs(60), load).await.unwrap_err();
+    assert!(
+        matches!(&error, leasehold::LoadError::Store(error) if error.kind() == ErrorKind::Invalid),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn too_many_locks_at_once_are_refused_by_name() {
+    let (locks, _) = Store::new().client();
+    let error = locks.striped_mutex("stock", 4097).all().lock().await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().contains("stock")), (ErrorKind::Invalid, true), "{error}");
+}
