@@ -119,7 +119,8 @@ async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
 #[tokio::test]
 async fn loader_that_nobody_polls_does_not_block_its_key() {
     let store = Store::new();
-    let ((one, _), (two, _)) = (store.client(), store.client());
+    let tuning = Tuning::default().outage(ms(100));
+    let ((one, _), (two, _)) = (store.tuned(tuning.clone()), store.tuned(tuning));
     let hour = Duration::from_secs(3600);
     let flight = one.single_flight("page").within(ms(200));
     let (begun, mut is_begun) = tokio::sync::oneshot::channel();

@@ -15,10 +15,11 @@ use leasehold::TokioClock;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
     Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
-    RequestStamp, Subscription, Vote,
+    RequestStamp, Seen, Subscription, Vote,
 };
 use leasehold_core::{
-    Backend, Claim, ClaimId, Failure, Fence, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step,
+    Backend, Claim, ClaimId, Failure, Fence, Note, Patience, Proof, Release, Renew, Renewal, Resource, Share,
+    Step,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
@@ -193,7 +194,16 @@ impl Member for MemoryMember {
     }
 
     async fn read(&self, _resource: &Resource) -> Result<MemberView, Failure> {
-        Ok(MemberView { last: NO_FENCE, holder: None })
+        let sent = *self.gate.borrow();
+        let holder = self.lock.lock().unwrap().as_ref().map(|lock| Seen {
+            id: lock.id,
+            fence: lock.fence,
+            since_unix_ms: None,
+            ends_in: Duration::from_secs(30),
+            note: Note::default(),
+        });
+        self.pass(sent, Gate::BeforeAnswer).await;
+        Ok(MemberView { last: NO_FENCE, holder })
     }
 
     async fn list(&self, _prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
@@ -564,4 +574,32 @@ async fn renewal_and_release_are_decided_by_what_a_majority_answers() {
             (false, _) => assert!(matches!(release, Release::Unknown(_)), "{seen}: {release:?}"),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_is_seen_although_one_member_lacks_it_and_another_is_late() {
+    let (quorum, [_, lacks, late]) = quorum().await;
+    let ours = claim(1);
+    granted(&quorum, &ours).await;
+    settle().await;
+    lacks.set_holder(None);
+    late.gate.send_replace(Gate::BeforeAnswer);
+    let looking = {
+        let (quorum, resource) = (quorum.clone(), ours.resource.clone());
+        tokio::spawn(async move { quorum.inspect(&resource, None, &Patience::none(clock())).await.unwrap() })
+    };
+    settle().await;
+    assert!(!looking.is_finished(), "the late member may have the lock that makes a majority");
+    late.gate.send_replace(Gate::Open);
+    let holders = looking.await.unwrap().holders;
+    assert_eq!(holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [ours.id]);
+    // Nobody waits for one whose answer changes nothing.
+    lacks.set_holder(Some(ours.id));
+    late.gate.send_replace(Gate::BeforeAnswer);
+    let seen = quorum.inspect(&ours.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+}
+
+fn clock() -> Arc<TokioClock> {
+    Arc::new(TokioClock::new())
 }

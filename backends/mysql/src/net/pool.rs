@@ -118,11 +118,15 @@ impl Pool {
 
 /// Runs a transaction over this connection, as [`Pool::transact`] does.
 async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, Refusal> {
-    let text = format!("START TRANSACTION; {}; COMMIT; SELECT {IS_READ_ONLY}", statements.join("; "));
+    // Whatever `completion_type` the server has.
+    let end = format!("COMMIT AND NO CHAIN NO RELEASE; SELECT {IS_READ_ONLY}");
+    let text = format!("START TRANSACTION; {}; {end}", statements.join("; "));
     let (mut done, refusal) = link.run_until_refused(&text, Duration::ZERO).await?;
     let commit = statements.len() + 1;
     match (done.get(commit + 1).and_then(|done| done.rows.first()), refusal) {
-        (None, Some(refusal)) if done.len() <= commit => Err(refusal),
+        (None, Some(refusal)) if done.len() < commit => Err(refusal),
+        // The server may have kept it before it failed, for instance while it waited for replicas.
+        (None, Some(Refusal::LostRace)) if done.len() == commit => Err(Refusal::LostRace),
         (Some(row), None) => match read::<u8>(row, 0).map_err(Refusal::Failed)? {
             0 => Ok(done.drain(1..commit).collect()),
             _ => Err(unanswered(

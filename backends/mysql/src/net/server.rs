@@ -122,11 +122,11 @@ impl Server {
         self.is_on("wsrep_on") || !self.setting("group_replication_group_name").is_empty()
     }
 
-    /// Returns the longest text of a cell, in bytes. A request has it twice, as hexadecimal digits or as
-    /// two parameters.
+    /// Returns the longest text of a cell, in bytes. A request has it twice, as hexadecimal digits, beside some
+    /// kilobytes of other text.
     pub(crate) fn max_text(&self) -> usize {
         let packet = usize::try_from(self.number("max_allowed_packet")).unwrap_or(usize::MAX);
-        (packet / 4).clamp(MIN_TEXT, MAX_TEXT)
+        (packet.saturating_sub(STATEMENTS) / 4).clamp(MIN_TEXT, MAX_TEXT)
     }
 
     /// Returns a setting or counter as the server reported it; empty where it has none of this name.
@@ -151,6 +151,8 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
 }
 
+/// More than the text of a request beside that of a cell, in bytes.
+const STATEMENTS: usize = 8 * 1024;
 /// A queue of some ten thousand claims with short notes.
 const MAX_TEXT: usize = 4 << 20;
 const MIN_TEXT: usize = 16 << 10;
@@ -248,8 +250,8 @@ mod tests {
 
     #[test]
     fn a_text_fits_what_the_server_takes() {
-        assert_eq!(server(&[("max_allowed_packet", "16777216")]).max_text(), 4 << 20);
-        assert_eq!(server(&[("max_allowed_packet", "1048576")]).max_text(), 1 << 18);
+        assert_eq!(server(&[("max_allowed_packet", "16777216")]).max_text(), (4 << 20) - 2048);
+        assert_eq!(server(&[("max_allowed_packet", "1048576")]).max_text(), (1 << 18) - 2048);
         assert_eq!(server(&[]).max_text(), MIN_TEXT);
     }
 }

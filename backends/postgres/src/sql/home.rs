@@ -39,7 +39,8 @@ impl Home {
         };
         format!(
             "SELECT coalesce({}, {}, pg_catalog.current_schema())::text, \
-             (SELECT setting = reset_val FROM pg_catalog.pg_settings WHERE name = 'search_path'::text)",
+             (SELECT replace(setting, ' '::text, ''::text) = replace(reset_val, ' '::text, ''::text) \
+             FROM pg_catalog.pg_settings WHERE name = 'search_path'::text)",
             schema_of(names.text(last_table(config))),
             schema_of(names.text(first_table(config)))
         )

@@ -22,18 +22,27 @@ pub(crate) fn follow(locks: &Client, lock: &Resource, outer: &Outer, asked: Mome
 }
 
 async fn observe(locks: Client, lock: Resource, tag: String, sender: watch::Sender<Report>) {
+    let mut was_missing = false;
     loop {
-        let pause = match &*sender.borrow() {
-            Report::Until(end) => (SystemClock.now().until(*end) / 3).clamp(PAUSE_MIN, PAUSE_MAX),
-            _ => PAUSE_MAX,
+        let left = match &*sender.borrow() {
+            Report::Until(end) => SystemClock.now().until(*end),
+            _ => Duration::MAX,
         };
-        tokio::time::sleep(pause).await;
+        // Once the lease is over, the command is being ended, and a store in trouble is not asked more often.
+        let pause = if left.is_zero() { PAUSE_MAX } else { (left / 3).clamp(PAUSE_MIN, PAUSE_MAX) };
+        tokio::time::sleep(if was_missing { PAUSE_MIN } else { pause }).await;
         let asked = SystemClock.now();
         let Ok(snapshot) = locks.inspect(lock.as_str()).await else { continue };
         let Some(holder) = snapshot.holders.iter().find(|holder| holder.id.tag() == tag) else {
-            sender.send_replace(Report::Lost(GONE.to_owned()));
-            return;
+            // A majority of Redlock's members that answer in time may lack one that has the claim.
+            if was_missing {
+                sender.send_replace(Report::Lost(GONE.to_owned()));
+                return;
+            }
+            was_missing = true;
+            continue;
         };
+        was_missing = false;
         sender.send_replace(report(holder.remaining, locks.profile().liveness, asked));
     }
 }

@@ -189,8 +189,8 @@ impl SingleFlight {
 
     /// Sets how long a loader may take. Default: one minute. A slower result is returned to its caller
     /// and not kept, and the next in the queue loads meanwhile. A loader that is not polled, or that
-    /// blocks its thread, keeps the others waiting for up to twice this time: that is the
-    /// [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
+    /// blocks its thread, keeps the others waiting for up to twice this time and the outage tolerance: that is
+    /// the [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit.min(TIME_MAX);
@@ -494,9 +494,10 @@ impl SingleFlight {
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
     }
 
-    /// Returns how long a turn lasts at most: it includes the way to the store before the load.
+    /// Returns how long a turn lasts at most: it includes the ways to the store before and after the load, and those
+    /// may last as long as an outage that is tolerated.
     fn turn_limit(&self) -> Duration {
-        self.within.saturating_mul(2)
+        self.within.saturating_add(self.engine.tuning().outage).saturating_mul(2)
     }
 
     fn slot_ref(&self) -> Result<SlotRef> {

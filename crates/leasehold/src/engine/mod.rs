@@ -318,6 +318,10 @@ impl Engine {
         &self.clock
     }
 
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
     /// Acquires the lock. Returns `None` if it is busy and the caller does not wait.
     ///
     /// Cancel safe: a dropped future leaves nothing behind.

@@ -4,6 +4,7 @@
 //! data is read or replaced. The data is replaced as a whole, by renaming a new file over it.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, ReadOnlyFilesystem};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -97,13 +98,8 @@ impl FencedFile {
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedFile, FencedFileError> {
         let fence = required(fence)?;
-        // A link to a file must not have a fence of its own, or be replaced by a file.
-        let data = match std::fs::canonicalize(path.as_ref()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => path.as_ref().to_owned(),
-            found => {
-                found.map_err(|source| FencedFileError::Io { path: path.as_ref().to_owned(), source })?
-            }
-        };
+        let data = followed(path.as_ref())
+            .map_err(|source| FencedFileError::Io { path: path.as_ref().to_owned(), source })?;
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
         let file = FencedFile { data, guard: guard.into(), fence };
@@ -189,14 +185,43 @@ impl FencedFile {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let parent = self.data.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        let synced = File::open(folder_of(&self.data)).and_then(|folder| folder.sync_all());
+        match synced.map_err(|error| (error.kind(), error)) {
+            // A folder that may not be read, or of a file system that syncs it in its own time.
+            Err((PermissionDenied | InvalidInput | ReadOnlyFilesystem, _)) | Ok(()) => Ok(()),
+            Err((_, error)) => Err(error),
+        }
     }
 
     fn failed(&self, path: &Path, source: io::Error) -> FencedFileError {
         FencedFileError::Io { path: path.to_owned(), source }
     }
 }
+
+/// Returns the path of the file to which a path leads, which need not exist. A symbolic link must not have a fence of its
+/// own, or be replaced by a file, even if nothing is at its target.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match std::fs::canonicalize(&path) {
+            Err(error) if error.kind() == NotFound => {}
+            found => return found,
+        }
+        let Ok(target) = std::fs::read_link(&path) else {
+            let name = path.file_name().ok_or(NotFound)?;
+            return Ok(std::fs::canonicalize(folder_of(&path))?.join(name));
+        };
+        path = folder_of(&path).join(target);
+    }
+    Err(io::Error::other("too many symbolic links"))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The most symbolic links that are followed to a file that does not exist.
+const MAX_LINKS: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -266,5 +291,23 @@ mod tests {
         FencedFile::open(&link, Fence::new(0, 2, 0)).unwrap().write(b"new").unwrap();
         assert_eq!(file.read().unwrap(), b"new");
         assert!(link.symlink_metadata().unwrap().is_symlink());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn fence_behind_a_symbolic_link_counts_although_the_file_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link, far) = (dir.path().join("x"), dir.path().join("link"), dir.path().join("far"));
+        std::os::unix::fs::symlink("x", &link).unwrap();
+        std::os::unix::fs::symlink(&link, &far).unwrap();
+        FencedFile::open(&far, Fence::new(0, 2, 0)).unwrap();
+        assert!(matches!(FencedFile::open(&path, Fence::new(0, 1, 0)), Err(FencedFileError::Stale(_))));
+        FencedFile::open(&far, Fence::new(0, 3, 0)).unwrap().write(b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert!(
+            link.symlink_metadata().unwrap().is_symlink() && far.symlink_metadata().unwrap().is_symlink()
+        );
+        std::os::unix::fs::symlink("circle", dir.path().join("circle")).unwrap();
+        assert!(FencedFile::open(dir.path().join("circle"), Fence::new(0, 1, 0)).is_err());
     }
 }

@@ -24,7 +24,7 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::events::Event;
-use crate::panics::{ContainedSpan, answered, called_in, contained};
+use crate::panics::{ContainedSpan, answered, called_in, can_enter_a_runtime, contained};
 
 /// The outcome of a request that the caller makes itself.
 pub(crate) enum Direct {
@@ -167,8 +167,8 @@ impl Engine {
     async fn reply_to(&self, answer: DirectAnswer) -> DirectReply {
         let mut answer = pin!(answered(answer));
         poll_fn(|context| {
-            // It panics in a thread that is ending.
-            let Some(_entered) = contained(|| self.runtime.enter()) else {
+            // In a thread that is ending that would panic.
+            let Some(_entered) = can_enter_a_runtime().then(|| self.runtime.enter()) else {
                 return Poll::Ready(DirectReply::Unknown);
             };
             answer.as_mut().poll(context).map(|reply| reply.unwrap_or(DirectReply::Unknown))

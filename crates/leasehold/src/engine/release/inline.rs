@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
 
-use crate::panics::contained;
+use crate::panics::can_enter_a_runtime;
 
 /// A release under way. Its output says whether the server answered.
 pub(crate) type ReleaseFuture = BoxFuture<'static, bool>;
@@ -86,7 +86,7 @@ impl InlineRelease {
             return Poll::Ready(());
         };
         // A thread that is ending cannot enter it, and leaves the release to the reaper.
-        let entered = contained(|| self.runtime.enter());
+        let entered = can_enter_a_runtime().then(|| self.runtime.enter());
         let polled = match &entered {
             Some(_) => release.as_mut().poll(context),
             None => Poll::Pending,

@@ -19,9 +19,12 @@ impl Quorum {
             async move { member.read(&resource).await }
         };
         let all = |outcomes: &Outcomes<MemberView>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.members.gather(call, all).await;
-        let views: Vec<&MemberView> =
-            outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
+        let (mut outcomes, mut rest) = self.members.gather_with_rest(|_, member| call(member), all).await;
+        while self.may_have_another_holder(&outcomes) {
+            let Some((number, outcome)) = rest.recv().await else { break };
+            outcomes[number] = Some(outcome);
+        }
+        let views = views(&outcomes);
         if views.len() < self.members.majority() {
             return Err(self.members.failure(&outcomes));
         }
@@ -30,6 +33,17 @@ impl Quorum {
         let holder_id = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
         let version = SnapshotVersion::new(format!("{last:?} {holder_id:?}"));
         Ok(Snapshot::new(resource.clone(), version).holders(holder.into_iter().collect()).fence(last))
+    }
+
+    /// Returns `true` if the members that are late may have the locks that make a claim a holder.
+    fn may_have_another_holder(&self, outcomes: &Outcomes<MemberView>) -> bool {
+        let views = views(outcomes);
+        let late = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+        let seen = || views.iter().filter_map(|view| view.holder.as_ref().map(|seen| seen.id));
+        let locks_of = |id: ClaimId| seen().filter(|other| *other == id).count();
+        late > 0
+            && self.holder(&views).is_none()
+            && seen().any(|id| locks_of(id) + late >= self.members.majority())
     }
 
     /// Returns the claim that has the locks of a majority, and was granted.
@@ -76,4 +90,8 @@ impl Quorum {
             |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary::new(resource.clone(), 1, 0);
         Ok(held.take(limit).map(row).collect())
     }
+}
+
+fn views(outcomes: &Outcomes<MemberView>) -> Vec<&MemberView> {
+    outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect()
 }
