@@ -22,7 +22,6 @@ pub(crate) fn follow(locks: &Client, lock: &Resource, outer: &Outer, asked: Mome
 }
 
 async fn observe(locks: Client, lock: Resource, tag: String, sender: watch::Sender<Report>) {
-    let mut was_missing = false;
     loop {
         let left = match &*sender.borrow() {
             Report::Until(end) => SystemClock.now().until(*end),
@@ -30,19 +29,13 @@ async fn observe(locks: Client, lock: Resource, tag: String, sender: watch::Send
         };
         // Once the lease is over, the command is being ended, and a store in trouble is not asked more often.
         let pause = if left.is_zero() { PAUSE_MAX } else { (left / 3).clamp(PAUSE_MIN, PAUSE_MAX) };
-        tokio::time::sleep(if was_missing { PAUSE_MIN } else { pause }).await;
+        tokio::time::sleep(pause).await;
         let asked = SystemClock.now();
         let Ok(snapshot) = locks.inspect(lock.as_str()).await else { continue };
         let Some(holder) = snapshot.holders.iter().find(|holder| holder.id.tag() == tag) else {
-            // A majority of Redlock's members that answer in time may lack one that has the claim.
-            if was_missing {
-                sender.send_replace(Report::Lost(GONE.to_owned()));
-                return;
-            }
-            was_missing = true;
-            continue;
+            sender.send_replace(Report::Lost(GONE.to_owned()));
+            return;
         };
-        was_missing = false;
         sender.send_replace(report(holder.remaining, locks.profile().liveness, asked));
     }
 }
