@@ -118,14 +118,13 @@ impl Pool {
 
 /// Runs a transaction over this connection, as [`Pool::transact`] does.
 async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, Refusal> {
-    // Whatever `completion_type` the server has.
+    // Without these words the server's `completion_type` decides what follows the commit.
     let end = format!("COMMIT AND NO CHAIN NO RELEASE; SELECT {IS_READ_ONLY}");
     let text = format!("START TRANSACTION; {}; {end}", statements.join("; "));
     let (mut done, refusal) = link.run_until_refused(&text, Duration::ZERO).await?;
     let commit = statements.len() + 1;
     match (done.get(commit + 1).and_then(|done| done.rows.first()), refusal) {
         (None, Some(refusal)) if done.len() < commit => Err(refusal),
-        // The server may have kept it before it failed, for instance while it waited for replicas.
         (None, Some(Refusal::LostRace)) if done.len() == commit => Err(Refusal::LostRace),
         (Some(row), None) => match read::<u8>(row, 0).map_err(Refusal::Failed)? {
             0 => Ok(done.drain(1..commit).collect()),
@@ -133,7 +132,7 @@ async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, R
                 "the server was set read-only, so another one may decide by now: connect to the primary",
             )),
         },
-        // It was committed.
+        // It was committed, or may have been: the server may fail after that, while it waits for replicas.
         _ => Err(unanswered("the server did not answer to the end of a transaction")),
     }
 }

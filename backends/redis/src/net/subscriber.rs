@@ -593,6 +593,12 @@ mod tests {
         }
     }
 
+    /// Registers a subscription to the channel `c`, which no server has confirmed.
+    fn subscribed(shared: &Arc<Shared>) -> Subscription {
+        let mut registry = shared.registry();
+        registry.channels.entry("c".to_owned()).or_insert_with(Channel::new).subscribe(shared, "c")
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_refused_channel_is_subscribed_once_the_server_serves_it() {
         let config = RedisConfig::parse("redis://h").unwrap();
@@ -600,12 +606,7 @@ mod tests {
         let dialer = Dialer::new(config, Arc::new(Steady(target.clone())));
         let subscriber = Subscriber::new(Arc::new(dialer), ChannelScope::Slot);
         let shared = subscriber.shared.clone();
-        let subscription = shared
-            .registry()
-            .channels
-            .entry("c".to_owned())
-            .or_insert_with(Channel::new)
-            .subscribe(&shared, "c");
+        let subscription = subscribed(&shared);
         let (client, mut server) = tokio::io::duplex(1024);
         let conn = PubSubConn::new(Box::new(client), ChannelScope::Slot, 4 * MAINTENANCE_INTERVAL);
         let replies = async {
@@ -635,12 +636,7 @@ mod tests {
         let target = source.target().await.unwrap();
         let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source.clone())), ChannelScope::Slot);
         let shared = subscriber.shared.clone();
-        let subscription = shared
-            .registry()
-            .channels
-            .entry("c".to_owned())
-            .or_insert_with(Channel::new)
-            .subscribe(&shared, "c");
+        let subscription = subscribed(&shared);
         let (client, mut server) = tokio::io::duplex(1024);
         let replies = b"-ERR unknown command `SSUBSCRIBE`, \r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
         server.write_all(replies).await.unwrap();

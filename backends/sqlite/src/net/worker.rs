@@ -385,7 +385,7 @@ impl Pause {
 mod tests {
     use super::*;
 
-    /// Whoever begins it writes its header, and syncs it.
+    /// The change that begins it writes its header, and syncs it.
     #[test]
     fn log_is_begun_anew_where_it_was_written_back() {
         let dir = tempfile::tempdir().unwrap();

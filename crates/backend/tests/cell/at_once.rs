@@ -166,6 +166,19 @@ async fn claim_that_the_store_cannot_keep_is_refused_by_the_longer_way() {
 }
 
 #[tokio::test]
+async fn releases_of_many_claims_are_left_to_go_together() {
+    let store = Store::new();
+    let client = client(&store).await;
+    let held: Vec<Claim> = (0..65).map(|n| claim(&format!("many/{n}"), LONG)).collect();
+    for claim in &held {
+        assert!(try_take(&client, claim).await.is_some());
+    }
+    assert!(release_now(&client, &held[0]).is_none());
+    assert!(matches!(client.release(&[&held[0]]).await[..], [Release::Freed]));
+    assert!(matches!(release_now(&client, &held[1]), Some(Release::Freed)));
+}
+
+#[tokio::test]
 async fn store_of_several_machines_decides_nothing_at_once() {
     assert!(Store::new().open(TABLE, Faults::default()).at_once().is_none());
 }

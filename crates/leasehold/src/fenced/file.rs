@@ -185,11 +185,12 @@ impl FencedFile {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        let synced = File::open(folder_of(&self.data)).and_then(|folder| folder.sync_all());
-        match synced.map_err(|error| (error.kind(), error)) {
+        match File::open(folder_of(&self.data)).and_then(|folder| folder.sync_all()) {
             // A folder that may not be read, or of a file system that syncs it in its own time.
-            Err((PermissionDenied | InvalidInput | ReadOnlyFilesystem, _)) | Ok(()) => Ok(()),
-            Err((_, error)) => Err(error),
+            Err(error) if matches!(error.kind(), PermissionDenied | InvalidInput | ReadOnlyFilesystem) => {
+                Ok(())
+            }
+            synced => synced,
         }
     }
 
