@@ -3,8 +3,6 @@
 //!
 //! In databases and on memcached it is some hundreds for each way, or as many as `LEASEHOLD_CANCELLED` says.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

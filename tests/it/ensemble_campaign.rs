@@ -5,8 +5,6 @@
 //! grant; the queue moves on. Short by default; `docs/book/src/track-record.md` reports on
 //! `LEASEHOLD_CAMPAIGN=whole`.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

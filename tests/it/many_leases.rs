@@ -2,8 +2,6 @@
 //!
 //! Ten thousand by default; `LEASEHOLD_LEASES=100000` for all of them.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Guard, State};

@@ -1,7 +1,5 @@
 //! Holders that are paused past their lease, at random: the fence keeps every acknowledged update.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::Duration;
 
 use leasehold_tests::{Actor, Outcome, Store};

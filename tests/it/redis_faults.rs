@@ -1,7 +1,5 @@
 //! A Redis server that hangs, dies, forgets, or is cut off, while locks are held and waited for.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, LossCause};

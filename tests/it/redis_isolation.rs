@@ -1,7 +1,5 @@
 //! One primary of a cluster hangs: locks of other slots are not affected.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Guard, State};

@@ -2,8 +2,6 @@
 //!
 //! In short by default; `LEASEHOLD_CAMPAIGN=whole` runs all rounds.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,7 +1,5 @@
 //! Redis servers of a quorum that die, hang, are cut off or forget, while locks are held and waited for.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::{Duration, Instant};
 
 use leasehold::fenced::FenceGate;

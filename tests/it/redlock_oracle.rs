@@ -1,7 +1,5 @@
 //! The scripts of one server of a quorum, step by step beside the node of the model.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::time::Duration;
 
 use leasehold::backend::quorum::{Member, MemberState, RequestStamp, Vote};

@@ -64,6 +64,26 @@ pub(crate) struct Program {
     pub(crate) repeat: String,
     /// The number of its tests that run at a time, where that is not one a core.
     pub(crate) width: Option<usize>,
+    /// The names of its tests, where it is a module of a larger program; empty where it is all of a program.
+    pub(crate) tests: Vec<String>,
+}
+
+impl Program {
+    /// Returns the arguments that run its tests whose names contain one of these words, or all without words.
+    pub(crate) fn arguments(&self, words: &[&str]) -> Vec<String> {
+        let is_wanted = |test: &&String| words.is_empty() || words.iter().any(|word| test.contains(word));
+        match self.tests.iter().filter(is_wanted).cloned().collect::<Vec<_>>() {
+            // Words that name no test of the module run nothing, as they do in a program of its own.
+            tests if tests.is_empty() => words.iter().map(|word| (*word).to_owned()).collect(),
+            tests => exactly(tests),
+        }
+    }
+}
+
+/// Returns the arguments of a test program that run these tests and no others. A word alone would also run the
+/// tests of modules whose names end with it.
+fn exactly(tests: Vec<String>) -> Vec<String> {
+    std::iter::once("--exact".to_owned()).chain(tests).collect()
 }
 
 /// Builds the test programs of some packages, all at once, and returns them.
@@ -81,8 +101,9 @@ pub(crate) fn programs_with(
     // Those in the documentation are run by cargo, which is not a test program.
     let suites = suites.filter(|suite| !suite.repeat.contains(" --doc"));
     let program = |suite: Suite| Program {
-        name: suite.repeat.split_once(" --test ").map_or_else(String::new, |(_, name)| name.to_owned()),
+        name: suite.name().unwrap_or_default().to_owned(),
         width: suite.width(),
+        tests: suite.arguments.into_iter().skip(1).collect(),
         path: suite.program,
         folder: suite.folder,
         repeat: suite.repeat,
@@ -94,8 +115,7 @@ pub(crate) fn programs_with(
 /// the tests of single crates are for the pauses between two changes. A run of everything has them.
 fn leave_out_foreign(suites: &mut Vec<Suite>) {
     suites.retain(|suite| {
-        let is_foreign =
-            suite.repeat.split_once(" --test ").is_some_and(|(_, name)| name.starts_with("interop"));
+        let is_foreign = suite.name().is_some_and(|name| name.starts_with("interop"));
         if is_foreign {
             println!("Left out here, as other libraries are built for it: {}", suite.repeat);
         }
@@ -215,7 +235,13 @@ fn found_with(
     if !output.status.success() {
         return Err("the tests could not be built".to_owned());
     }
-    let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
+    let mut suites = Vec::new();
+    for suite in parse(&String::from_utf8_lossy(&output.stdout)) {
+        match suite.name() {
+            Some(MODULES) => suites.extend(suite.modules(prepare)?),
+            _ => suites.push(suite),
+        }
+    }
     suites.sort_by_key(|suite| (suite.width().is_none(), !suite.repeat.contains(" --test ")));
     let mut cargo_args = vec!["test".to_owned()];
     cargo_args.extend(selected);
@@ -241,6 +267,11 @@ fn found_with(
     );
     Ok(suites)
 }
+
+/// The name of the test programs whose modules run as processes of their own. They are one program because linking
+/// each file of tests with all that it depends on costs minutes and gigabytes, and several processes because some
+/// tests count what their process has open, and all share servers within a process.
+const MODULES: &str = "it";
 
 /// Returns the options of cargo that select these packages, or all.
 fn selection(packages: &[String]) -> Vec<String> {
@@ -276,12 +307,38 @@ fn suite(message: &Value) -> Option<Suite> {
 }
 
 impl Suite {
+    /// Returns the name of its test program, or of the module of [`MODULES`]; nothing for a library's own tests.
+    fn name(&self) -> Option<&str> {
+        let (_, name) = self.repeat.split_once(" --test ")?;
+        Some(name.split_once(' ').map_or(name, |(_, module)| module.trim_end_matches("::")))
+    }
+
+    /// Returns one suite for each module of its program.
+    fn modules(&self, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
+        let mut command = Command::new(&self.program);
+        command.args(["--list", "--format=terse"]).current_dir(&self.folder);
+        prepare(&mut command);
+        let output = command.output().map_err(|error| format!("{}: {error}", self.program.display()))?;
+        if !output.status.success() {
+            return Err(format!("{} cannot list its tests: {}", self.program.display(), output.status));
+        }
+        let modules = by_module(&String::from_utf8_lossy(&output.stdout));
+        let suite = |(module, tests)| Suite {
+            repeat: format!("{} {module}::", self.repeat),
+            program: self.program.clone(),
+            arguments: exactly(tests),
+            folder: self.folder.clone(),
+            variables: self.variables.clone(),
+        };
+        Ok(modules.into_iter().map(suite).collect())
+    }
+
     /// Returns how many of its tests run at a time, where that is not one a core. The laws of a store
     /// wait for the ends of leases two thirds of their time, and distinguish by themselves what is late
     /// from what is broken. What is built on locks runs on all stores at once: it has a bound of its
     /// own on the processes that it starts, and then waits for the dead ones.
     fn width(&self) -> Option<usize> {
-        match self.repeat.split_once(" --test ")?.1 {
+        match self.name()? {
             "cell" | "session" => Some(2 * cores()),
             name if name.starts_with("conformance") => Some(2 * cores()),
             "coordination" => Some(STORES),
@@ -327,6 +384,17 @@ impl Suite {
         .map_err(broken)?;
         outcome.map_err(|why| format!("   ({why}){}", panics(&String::from_utf8_lossy(&text))))
     }
+}
+
+/// Returns the tests of each module in what a test program lists. A test outside of all modules
+/// is one of its own.
+fn by_module(list: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules = BTreeMap::<_, Vec<String>>::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or(test, |(module, _)| module);
+        modules.entry(module.to_owned()).or_default().push(test.to_owned());
+    }
+    modules
 }
 
 /// Returns the panics in a test program's output, each with the first lines of its message, indented.
@@ -435,6 +503,40 @@ not json"#;
         assert_eq!(order, ["new", "other", "long", "short"]);
         std::fs::write(&file, "damaged").unwrap();
         assert_eq!(Times::read(&file), Times::default());
+    }
+
+    #[test]
+    fn each_module_of_a_program_is_a_suite_of_its_own() {
+        let list = "printf '%s\\n' 'hold::a: test' 'min_hold::b: test' 'hold::deep::c: test' 'alone: test' '' '4 tests'";
+        let repeat = "cargo test --manifest-path Cargo.toml --test it".to_owned();
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("it");
+        std::fs::write(&program, format!("#!/bin/sh\n{list}\n")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let modules = Suite { repeat, program, ..suite("") }.modules(&|_| {}).unwrap();
+        let found: Vec<_> = modules.iter().map(|it| (it.name().unwrap(), it.arguments.join(" "))).collect();
+        let wanted = [("alone", "alone"), ("hold", "hold::a hold::deep::c"), ("min_hold", "min_hold::b")];
+        assert_eq!(found, wanted.map(|(module, tests)| (module, format!("--exact {tests}"))));
+        assert!(modules[1].repeat.ends_with(" --test it hold::"), "{}", modules[1].repeat);
+    }
+
+    #[test]
+    fn words_choose_among_the_tests_of_a_module() {
+        let tests = ["hold::short", "hold::long"].map(str::to_owned).to_vec();
+        let of = |tests| Program {
+            name: "hold".to_owned(),
+            path: PathBuf::new(),
+            folder: PathBuf::new(),
+            repeat: String::new(),
+            width: None,
+            tests,
+        };
+        let module = of(tests);
+        assert_eq!(module.arguments(&[]), ["--exact", "hold::short", "hold::long"]);
+        assert_eq!(module.arguments(&["long"]), ["--exact", "hold::long"]);
+        assert_eq!(module.arguments(&["none"]), ["none"]);
+        assert_eq!(of(Vec::new()).arguments(&["long"]), ["long"]);
     }
 
     #[test]

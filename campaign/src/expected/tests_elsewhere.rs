@@ -59,8 +59,8 @@ pub fn existing(store: Store, fault: Fault) -> Option<Existing> {
 
 fn full_disk(store: Store) -> Option<Existing> {
     match store {
-        Store::Postgres => Some(Existing::of("leasehold-postgres", "faults", "full_disk")),
-        Store::MariaDb => Some(Existing::of("leasehold-mysql", "faults", "full_disk")),
+        Store::Postgres => Some(Existing::of("leasehold-postgres", "it", "faults::full_disk")),
+        Store::MariaDb => Some(Existing::of("leasehold-mysql", "it", "faults::full_disk")),
         _ => None,
     }
 }
@@ -72,20 +72,20 @@ fn released_twice(store: Store) -> Existing {
     };
     match store {
         Store::File => law("leasehold", "conformance_file", "on_disk::"),
-        Store::Sqlite => law("leasehold-sqlite", "conformance", "fifo::"),
-        Store::Memcached => law("leasehold-memcached", "conformance", "native::"),
-        Store::Redis => law("leasehold-redis", "conformance", "pubsub_fifo::"),
-        Store::Sentinel => law("leasehold-redis", "conformance_sentinel", "alone::"),
-        Store::Cluster => law("leasehold-redis", "conformance", "cluster::"),
-        Store::Redlock => law("leasehold-tests", "conformance_redlock", ""),
-        Store::Etcd => law("leasehold-etcd", "conformance", "three_servers::"),
-        Store::ZooKeeper => law("leasehold-zookeeper", "conformance", "three_servers::"),
-        Store::Postgres => law("leasehold-postgres", "conformance", "row::"),
-        Store::PostgresAdvisory => law("leasehold-postgres", "conformance", "advisory::"),
-        Store::PostgresForUpdate => law("leasehold-postgres", "conformance", "for_update::"),
-        Store::MariaDb => law("leasehold-mysql", "conformance", "row::"),
-        Store::MariaDbGetLock => law("leasehold-mysql", "conformance", "get_lock::"),
-        Store::MariaDbForUpdate => law("leasehold-mysql", "conformance", "for_update::"),
+        Store::Sqlite => law("leasehold-sqlite", "it", "conformance::fifo::"),
+        Store::Memcached => law("leasehold-memcached", "it", "conformance::native::"),
+        Store::Redis => law("leasehold-redis", "it", "conformance::pubsub_fifo::"),
+        Store::Sentinel => law("leasehold-redis", "it", "conformance_sentinel::alone::"),
+        Store::Cluster => law("leasehold-redis", "it", "conformance::cluster::"),
+        Store::Redlock => law("leasehold-tests", "it", "conformance_redlock::"),
+        Store::Etcd => law("leasehold-etcd", "it", "conformance::three_servers::"),
+        Store::ZooKeeper => law("leasehold-zookeeper", "it", "conformance::three_servers::"),
+        Store::Postgres => law("leasehold-postgres", "it", "conformance::row::"),
+        Store::PostgresAdvisory => law("leasehold-postgres", "it", "conformance::advisory::"),
+        Store::PostgresForUpdate => law("leasehold-postgres", "it", "conformance::for_update::"),
+        Store::MariaDb => law("leasehold-mysql", "it", "conformance::row::"),
+        Store::MariaDbGetLock => law("leasehold-mysql", "it", "conformance::get_lock::"),
+        Store::MariaDbForUpdate => law("leasehold-mysql", "it", "conformance::for_update::"),
     }
 }
 
@@ -114,7 +114,7 @@ fn forked(store: Store) -> &'static str {
 fn nonsense(store: Store) -> Option<Existing> {
     match store {
         Store::File => Some(Existing::sources("leasehold", "local::file::fuzz")),
-        Store::Sqlite => Some(Existing::of("leasehold-sqlite", "faults", "files_that_cannot_be_used")),
+        Store::Sqlite => Some(Existing::of("leasehold-sqlite", "it", "faults::files_that_cannot_be_used")),
         Store::Sentinel | Store::Cluster => Some(Existing::sources("leasehold-redis", "fuzz")),
         _ => None,
     }

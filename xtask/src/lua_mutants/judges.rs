@@ -92,10 +92,7 @@ impl Judges {
     ) -> Result<Judges, String> {
         let mut panels = Vec::new();
         for panel in PANELS.iter().filter(|panel| scripts.iter().any(|file| file.starts_with(panel.folder))) {
-            let mut options = vec!["--features=lua-mutants".to_owned()];
-            let names: Vec<&str> = panel.programs.iter().map(|(name, _)| *name).collect();
-            options.extend(names.iter().map(|name| format!("--test={name}")));
-            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let options = ["--features=lua-mutants", "--test=it"];
             let built = suites::programs_with(root, &[PACKAGE.to_owned()], &options)?;
             let mut judges = Vec::new();
             for (name, filters) in panel.programs {
@@ -155,7 +152,7 @@ impl Judge {
         let mut command = Command::new(&self.program.path);
         match only {
             Some(test) => command.args(["--exact", test]),
-            None => command.args(self.filters),
+            None => command.args(self.program.arguments(self.filters)),
         };
         command.current_dir(&self.program.folder).env("CARGO_MANIFEST_DIR", &self.program.folder);
         command.env("LEASEHOLD_LUA_MUTANT", change).env("TMPDIR", temporary);
@@ -238,7 +235,12 @@ mod tests {
         let filters: &'static [&'static str] = Box::leak(vec![filter].into_boxed_slice());
         std::mem::forget(file);
         let (name, repeat) = ("sh".to_owned(), String::new());
-        Judge { program: Program { name, path: "sh".into(), folder, repeat, width: None }, filters, limit }
+        let tests = Vec::new();
+        Judge {
+            program: Program { name, path: "sh".into(), folder, repeat, width: None, tests },
+            filters,
+            limit,
+        }
     }
 
     fn run(script: &str, limit: Duration) -> Option<Option<String>> {

@@ -1,13 +1,9 @@
 //! Three servers with faults: no lock is granted while another client may still believe to hold it, and the
 //! queue advances.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 

@@ -1,7 +1,5 @@
 //! The laws of the seam, on one real server and on a cluster of three.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -53,7 +51,7 @@ impl Subject for Etcd {
     fn taker(&self) -> Option<TakerCommand> {
         // The suite connects before it asks for a taker.
         let cluster = self.cluster.get()?.as_ref()?;
-        Some(TakerCommand::test("taker", self.url(cluster)).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url(cluster)).unwrap())
     }
 
     fn ttl(&self) -> Duration {

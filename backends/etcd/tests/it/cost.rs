@@ -1,12 +1,8 @@
 //! The costs of calls, as the server itself counts them.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Renew, Renewal, Share};
 use leasehold_testkit::EtcdCluster;
 

@@ -1,13 +1,9 @@
 //! Waiters that died or were silent for too long: what they cost the others, and that they never hold
 //! beside them.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Claim, Renewal, Share};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 

@@ -1,12 +1,8 @@
 //! The findings of an examination, for clusters that are in order and for some that are not.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Finding, Severity};
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::EtcdCluster;

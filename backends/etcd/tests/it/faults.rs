@@ -1,12 +1,8 @@
 //! One server and what can go wrong with it: lost answers, late requests, revoked leases, compaction, logins.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
     Resource, Share,

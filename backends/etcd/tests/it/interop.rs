@@ -1,16 +1,12 @@
 //! The dialect of etcd's own clients, in both directions and through a crash: against `etcdctl`, which
 //! is Go's `concurrency` package, and against the server's own lock service.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, FailureKind, Patience, Share};
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::{EtcdCluster, peers, require};

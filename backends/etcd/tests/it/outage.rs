@@ -1,13 +1,9 @@
 //! Clients while a cluster is down, elects, or answers as current servers do: how little they ask, and
 //! that nothing is slept through.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Put, Registers, Resource, Share};
 use leasehold_testkit::{EtcdCluster, Proxy};
 

@@ -1,15 +1,11 @@
 //! A holder's own transactions, guarded by the condition that its grant came with: by another client,
 //! and past a pause.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold::{Client, ErrorKind};
 use leasehold_core::{Grant, Release, Share};
 use leasehold_etcd::EtcdProof;
@@ -71,7 +67,7 @@ struct Other {
 impl Other {
     fn start(endpoint: &str) -> Other {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["holder", "--exact", "--nocapture"]).env(HOLDER, endpoint);
+        command.args(["own_transaction::holder", "--exact", "--nocapture"]).env(HOLDER, endpoint);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut other = Other { child, stdin, stdout: BufReader::new(stdout) };

@@ -1,12 +1,8 @@
 //! Logins, TLS, servers that cannot be used, and what `doctor` says of a server.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{FailureKind, Finding, Severity};
 use leasehold_testkit::{MemcachedServer, RedisServer};
 

@@ -1,8 +1,6 @@
 //! The backend before all laws: its own dialect on one server, the plain one on three, or both on as many as
 //! `LEASEHOLD_MEMCACHED_SERVERS` says. The laws of one subject share its servers.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -88,7 +86,7 @@ impl Subject for Shared {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        Some(TakerCommand::test("taker", self.url()?).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url()?).unwrap())
     }
 
     fn ttl(&self) -> Duration {

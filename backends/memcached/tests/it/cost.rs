@@ -1,10 +1,6 @@
 //! The cost of a lock: commands on the server, by its own counts.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
 use leasehold_testkit::MemcachedServer;
 

@@ -1,13 +1,9 @@
 //! Faults of a memcached server that affect a lock: each on the real server, in both dialects.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Claim, Effect, FailureKind, Proof, Put, Release, Renew, Renewal, Resource, Share, Step,
 };

@@ -2,14 +2,10 @@
 //! holder lives, also where the holder never saw its own claim before. Clocks are moved by hand, so
 //! nothing here depends on how long it takes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Ask, Backend, Claim, Clock, Effect, FailureKind, Fence, Grant, Ledger, ManualClock, Moment, Patience,
     Renewal, Step, Verdict, Wait,

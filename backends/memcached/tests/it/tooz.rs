@@ -1,12 +1,8 @@
 //! The plain dialect and OpenStack's tooz, both ways on one memcached.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Note, Release, Renewal};
 use leasehold_testkit::peers::{Peer, python};
 use leasehold_testkit::{MemcachedServer, require};

@@ -1,13 +1,9 @@
 //! Faults of a server, and of the network to it, that affect locks in rows.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::{faults, full_disk, locked_rows};
 use leasehold_core::{
     Effect, FailureKind, FenceGrade, Patience, Proof, Put, Release, Renew, Renewal, Severity,
@@ -258,7 +254,7 @@ const ASLEEP: &str = "FROM information_schema.processlist WHERE state = 'User sl
 /// The server's data lie on a disk of 200 MB, which somebody else fills.
 #[tokio::test]
 async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
-    let name = "full_disk_refuses_new_claims_and_holders_keep_their_locks";
+    let name = "faults::full_disk_refuses_new_claims_and_holders_keep_their_locks";
     let script = "mount -t tmpfs -o size=200m,mode=1777 tmpfs \"$DIR\"";
     let Some(dir) = inside(name, &private_mounts(), script) else { return };
     let Some(server) = MariaDbServer::start_or_skip().await else { return };

@@ -1,11 +1,7 @@
 //! The fences of named locks, which cost no commit: they rise over everything that can happen to their
 //! counter.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Fence, Patience, Release};
 use leasehold_testkit::{Data, MariaDbServer};
 

@@ -1,14 +1,10 @@
 //! Rows that open transactions have locked: what ends them, who waits for them, and the user's own
 //! transactions.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::connection_limit;
 use leasehold_core::{Backend, LossCause, LossSignal, Patience, Release, Renewal, Step};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql};

@@ -1,14 +1,10 @@
 //! Faults of a Galera cluster that affect locks.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::{faults, patience_for};
 use leasehold_core::{Durability, FailureKind, FenceGrade, Patience, Release, Renewal, Severity};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql, schema};

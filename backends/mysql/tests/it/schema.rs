@@ -1,12 +1,8 @@
 //! The tables and those who may use them, how the server is logged in to, and what an examination finds.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{FailureKind, FenceGrade, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema, sweep};
 use leasehold_testkit::MariaDbServer;

@@ -1,14 +1,10 @@
 //! Locks that a connection holds: what ends them, what they leave, and who else takes them.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::breaking::{self, Shared};
 use leasehold_core::{
     Backend, BreakOutcome, Claim, ClaimInfo, FailureKind, Grant, Patience, Release, Renewal,

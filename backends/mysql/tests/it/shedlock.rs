@@ -1,13 +1,9 @@
 //! ShedLock's table, shared with a scheduler that sends ShedLock's documented statements through another
 //! client.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::shedlock::{self, HOST, Scheduler};
 use leasehold_core::{FailureKind, Note, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema};

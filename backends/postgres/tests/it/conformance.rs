@@ -7,8 +7,6 @@
 //! Connections that hold locks are given up after a silence that no such machine reaches, since most
 //! laws hold a lock for as long as they run.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
@@ -122,7 +120,7 @@ impl Subject for Through {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        Some(TakerCommand::test("taker", self.url()?).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url()?).unwrap())
     }
 }
 

@@ -1,10 +1,7 @@
 //! The cost of a lock on the server: transactions, and the access path to its row.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
-use common::*;
+use crate::common;
+use crate::common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
 use leasehold_testkit::{PostgresRelay, PostgresServer};
 

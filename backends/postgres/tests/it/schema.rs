@@ -1,14 +1,11 @@
 //! The tables and those who may use them, and how the server is logged in to.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Backend, Claim, FailureKind, Fence, FenceGrade, Note, Patience, Put, Release, Renewal, Resource, Severity,
 };

@@ -1,12 +1,8 @@
 //! The schema of the tables, where the URL names none and search paths differ.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Failure, FailureKind, Finding, Release, Renewal, Severity};
 use leasehold_postgres::{PostgresConfig, sweep};
 use leasehold_testkit::{PgBouncer, PoolMode, PostgresServer};

@@ -1,14 +1,10 @@
 //! Faults of a server, and of the network to it, that affect locks of a connection.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_conformance::breaking::{self, Shared};
 use leasehold_conformance::connection_limit;
 use leasehold_core::{

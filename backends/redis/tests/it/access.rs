@@ -1,12 +1,8 @@
 //! Ways to a server: passwords, rights, TLS, Unix sockets.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Durability, Effect, Failure, FailureKind, FenceGrade, Put, QueueOrder};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Appendonly, Proxy, RedisServer, Tls, Way};
@@ -53,7 +49,7 @@ async fn works(url: &str) {
 
 /// The rules as the documentation has them, to be pasted.
 fn documented_rules() -> String {
-    let docs = include_str!("../src/docs.md");
+    let docs = include_str!("../../src/docs.md");
     let line = docs.lines().find_map(|line| line.strip_prefix("ACL SETUSER jobs on >secret ")).unwrap();
     line.to_owned()
 }

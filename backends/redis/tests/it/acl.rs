@@ -1,14 +1,10 @@
 //! The rights that each way of using a server needs, with a user who has no others; and a proxy that
 //! refuses the rest.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::any::{freed, got, renewed, take};
-use common::{claim_of, no_patience, patience};
+use crate::common::any::{freed, got, renewed, take};
+use crate::common::{claim_of, no_patience, patience};
 use leasehold_core::{Failure, FailureKind, Put, Registers, Resource, Share};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Directory, Port, Process, RedisServer, require};

@@ -1,13 +1,9 @@
 //! A cluster: every server of it is found, and what it does with slots loses nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Backend, Claim, Durability, FailureKind, FenceGrade, Grant, LockSupport, Proof, Release, Renew, Renewal,
     Share,

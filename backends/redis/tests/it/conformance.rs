@@ -1,7 +1,5 @@
 //! The laws of the seam, on a real server, in every mode of waiting and order, and in every dialect.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -39,7 +37,7 @@ impl Subject for Redis {
     fn taker(&self) -> Option<TakerCommand> {
         // The suite connects before it asks for a taker.
         let server = self.server.get()?.as_ref()?;
-        Some(TakerCommand::test("taker", self.url(server)).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url(server)).unwrap())
     }
 }
 
@@ -88,7 +86,7 @@ impl Subject for Cluster {
 
     fn taker(&self) -> Option<TakerCommand> {
         let cluster = self.cluster.get()?.as_ref()?;
-        Some(TakerCommand::test("taker", format!("{}{}", cluster.url(), self.options)).unwrap())
+        Some(TakerCommand::test("conformance::taker", format!("{}{}", cluster.url(), self.options)).unwrap())
     }
 }
 

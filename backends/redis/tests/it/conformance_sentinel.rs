@@ -1,7 +1,5 @@
 //! The laws of the seam, on a primary with two replicas that three Sentinels watch.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,7 +68,7 @@ impl Subject for Elected {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        Some(TakerCommand::test("taker", self.url()?).unwrap())
+        Some(TakerCommand::test("conformance_sentinel::taker", self.url()?).unwrap())
     }
 }
 

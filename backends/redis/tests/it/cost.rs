@@ -1,13 +1,9 @@
 //! The costs of calls: round trips, commands and time on the server.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Claim, Proof, Release, Renew, Renewal, Share};
 use leasehold_testkit::{RedisServer, Reply};
 use tokio::task::JoinSet;

@@ -1,14 +1,10 @@
 //! The forms of other libraries: what is written, what is left alone, and what is said about it.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::any::{self, freed, got, release, renew, renewed};
-use common::{TTL, claim_of, endless, mutex, no_patience, open, patience};
+use crate::common::any::{self, freed, got, release, renew, renewed};
+use crate::common::{TTL, claim_of, endless, mutex, no_patience, open, patience};
 use leasehold_core::{
     Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Renewal, Share, Step,
 };

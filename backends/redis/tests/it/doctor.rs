@@ -1,7 +1,5 @@
 //! The findings of an examination of real servers.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
 use std::time::Duration;
 
 use leasehold_core::{Backend, Finding, Severity};

@@ -1,13 +1,9 @@
 //! The effects of faults of the server and the network on claims, and the failures that are reported.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Effect, Failure, FailureKind, Put, Release, Renew, Renewal, Share, Step};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Data, Proxy, RedisServer, Reply, Way};

@@ -1,13 +1,9 @@
 //! The shortcuts for a free lock and for the release of a single value: what they must notice, and whom they notify.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Claim, Effect, FailureKind, Note, Release, Renewal, Share, Step};
 use leasehold_redis::RedisBackend;
 use leasehold_testkit::{RedisServer, Reply};

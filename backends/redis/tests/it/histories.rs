@@ -1,13 +1,9 @@
 //! Random histories of calls: the scripts must answer as the ledger does, which is the admission rule itself.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use futures_util::future::join_all;
 use leasehold_core::{
     Ask, Backend, Claim, ClaimId, Fence, Ledger, Moment, Note, Patience, Resource, Share, Step, Verdict, Wait,

@@ -1,13 +1,9 @@
 //! Taking, renewing, releasing and looking, on a server that behaves.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Durability, FenceGrade, QueueOrder, Share, WaitMode};
 use leasehold_testkit::{RedisServer, Reply};
 

@@ -3,17 +3,13 @@
 //! Redisson's jar is not to be had from a package of Debian or PyPI, so its part is played by another
 //! client, which does what Redisson documents of its scripts, keys and channels.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::any::{freed, got, renewed, take};
-use common::{claim_of, mutex, no_patience, open, patience};
+use crate::common::any::{freed, got, renewed, take};
+use crate::common::{claim_of, mutex, no_patience, open, patience};
 use leasehold_core::{Backend, Share, Step};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Error, RedisServer, require};
@@ -104,7 +100,7 @@ impl Fixture {
 
     async fn our_crash_ends_with_our_lease(&self) {
         let mut doomed = Command::new(std::env::current_exe().unwrap());
-        doomed.args(["doomed", "--exact", "--nocapture"]).env(DOOMED, &self.url);
+        doomed.args(["interop::doomed", "--exact", "--nocapture"]).env(DOOMED, &self.url);
         let (doomed, mut peer) = (Peer::start(doomed).unwrap(), self.peer());
         while !blocking(|| doomed.answer()).unwrap().contains("it holds") {}
         assert_eq!(ask(&mut peer, "acquire crash 30000 0"), "busy");

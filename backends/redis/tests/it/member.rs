@@ -1,13 +1,9 @@
 //! One member of a quorum: its scripts, and the state in which each of them accepts or refuses.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::quorum::{
     Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, NO_FENCE, Notification, RequestStamp, Vote,
 };

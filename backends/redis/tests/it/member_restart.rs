@@ -1,14 +1,10 @@
 //! One server of a quorum that restarts: it is never taken for a server that has forgotten nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::quorum::{Answer, Member, RequestStamp, Vote};
 use leasehold_core::{Claim, Effect, Fence};
 use leasehold_redis::{RedisConfig, RedisNode};

@@ -1,14 +1,10 @@
 //! Servers that are unreachable or deposed: where requests go, how long they wait, and how often clients
 //! connect.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Claim, FailureKind, Renewal, Share, Step};
 use leasehold_redis::RedisBackend;
 use leasehold_testkit::{Proxy, RedisCluster, RedisSentinel, RedisServer, Reply, Way};

@@ -1,12 +1,8 @@
 //! `?replicas=`: what a grant waits for, and what is said where it does not come.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use futures_util::future::join_all;
 use leasehold_core::{Backend, Effect, FailureKind, Renewal, Share};
 use leasehold_testkit::{RedisSentinel, RedisServer, Reply};

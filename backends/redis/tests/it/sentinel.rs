@@ -1,12 +1,8 @@
 //! A primary that is elected: the server that clients use, its epoch, and what holders see.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Claim, Durability, Failure, FailureKind, Fence, FenceGrade, Renewal, Share};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Data, RedisSentinel, RedisServer, Way};
@@ -270,7 +266,7 @@ async fn configuration_mistakes_are_reported_with_advice() {
 
 #[tokio::test]
 async fn the_documented_rights_are_enough() {
-    let docs = include_str!("../src/docs.md");
+    let docs = include_str!("../../src/docs.md");
     let documented = |user: &str| {
         let line =
             docs.lines().find_map(|line| line.strip_prefix(&format!("ACL SETUSER {user} on >secret ")));

@@ -1,12 +1,8 @@
 //! A lock with one holder and no waiters is one string, and becomes sorted sets when a second claim comes.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, Claim, ClaimInfo, Effect, FailureKind, Note, Release, Renewal, Share, Step};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{RedisServer, Reply};

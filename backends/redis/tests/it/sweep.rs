@@ -1,13 +1,9 @@
 //! Sweeping: the keys of unused fences are removed, and no fence ever decreases.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{Backend, FailureKind, Fence};
 use leasehold_redis::{RedisBackend, RedisConfig, SweepReport};
 use leasehold_testkit::{RedisCluster, RedisSentinel, RedisServer};

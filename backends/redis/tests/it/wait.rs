@@ -1,13 +1,9 @@
 //! Waiting in the queue: which waiters are woken, when, and at what cost.
 
-#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use leasehold_core::{
     Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER, Share, Step,
 };

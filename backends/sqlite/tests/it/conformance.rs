@@ -1,7 +1,5 @@
 //! The laws of the seam, in a database file: in order and unordered, within a process and between processes.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -37,7 +35,7 @@ impl Subject for Sqlite {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        Some(TakerCommand::test("taker", self.url()).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url()).unwrap())
     }
 }
 

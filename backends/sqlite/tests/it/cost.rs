@@ -1,7 +1,5 @@
 //! The cost of a lock on the file: transactions, and the access path of a statement to its row.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! Faults of a database file, and of the machine under it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,7 +151,7 @@ async fn log_is_written_back_and_does_not_grow() {
 
 #[tokio::test]
 async fn another_boot_id_on_the_same_kernel_frees_nothing() {
-    let name = "another_boot_id_on_the_same_kernel_frees_nothing";
+    let name = "faults::another_boot_id_on_the_same_kernel_frees_nothing";
     // As a container has it: a random identity is mounted over the kernel's.
     let mount = "echo 11111111-2222-3333-4444-555555555555 >\"$DIR/id\"; \
                  mount --bind \"$DIR/id\" /proc/sys/kernel/random/boot_id";
@@ -405,7 +403,7 @@ async fn cancelled(backend: Arc<dyn Backend>, n: u64) {
 /// The file lies on a disk of two megabytes, which somebody else fills.
 #[tokio::test]
 async fn full_disk_changes_nothing_and_loses_no_lock() {
-    let name = "full_disk_changes_nothing_and_loses_no_lock";
+    let name = "faults::full_disk_changes_nothing_and_loses_no_lock";
     let Some(dir) = inside(name, &private_mounts(), "mount -t tmpfs -o size=2m tmpfs \"$DIR\"") else {
         return;
     };

@@ -1,7 +1,5 @@
 //! The backend before all laws: on one server and on an ensemble of three, and in each dialect.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_conformance::{Subject, TakerCommand};
@@ -75,7 +73,7 @@ impl Subject for ZooKeeper {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        Some(TakerCommand::test("taker", self.url()?).unwrap())
+        Some(TakerCommand::test("conformance::taker", self.url()?).unwrap())
     }
 }
 

@@ -1,12 +1,8 @@
 //! The findings of an examination, for ensembles that are in order and for some that are not.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{backend, claim, eventually, hold};
+use crate::common::{backend, claim, eventually, hold};
 use leasehold::backend::{Backend, FailureKind, Finding, Liveness, Severity, Share};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};

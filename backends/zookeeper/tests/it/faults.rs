@@ -1,13 +1,9 @@
 //! The backend's behaviour when connections break, sessions end and servers die.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, requests,
     take,
 };

@@ -1,15 +1,11 @@
 //! The other dialects, against the libraries that they are of, in both directions and through a crash.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod fixture;
 mod semaphores;
 
 use std::time::Duration;
 
-use common::{claim, endless, eventually, hold, no_patience, release};
+use crate::common::{claim, endless, eventually, hold, no_patience, release};
 use fixture::{CURATOR, Fixture, KAZOO, Library, SOON, client, waits, within};
 use leasehold::backend::{Backend, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;

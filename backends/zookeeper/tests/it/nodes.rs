@@ -1,14 +1,11 @@
 //! The nodes of locks: what they cost the servers, who may change them, and what is left of them.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
+use crate::common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
+use crate::common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
 use leasehold::backend::{
     Backend, Claim, Effect, FailureKind, MAX_QUEUE, Proof, Release, Renew, Renewal, Resource, Share, Step,
 };

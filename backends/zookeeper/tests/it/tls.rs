@@ -1,14 +1,10 @@
 //! TLS to the servers: which servers are trusted, which clients are admitted, and that the session
 //! behaves as it does without.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::{SESSION, claim, eventually, hold, locks, no_patience, release, renew};
+use crate::common::{SESSION, claim, eventually, hold, locks, no_patience, release, renew};
 use leasehold::State;
 use leasehold::backend::{Backend, FailureKind, Release, Renewal, Share, Step};
 use leasehold_testkit::{Certificates, Proxy, Way, ZooKeeperEnsemble};

@@ -1,7 +1,5 @@
 //! Locks for threads that block: the same locks, inside a runtime and outside.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;

@@ -1,6 +1,4 @@
 //! `Guard::cancellation_token`: cancelled at each end of the guard, and not before.
-#![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
-
 use std::time::Duration;
 
 use leasehold::{Client, Guard};

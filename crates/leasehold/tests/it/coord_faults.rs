@@ -1,14 +1,11 @@
 //! Coordination over a wire that loses answers, with futures that nobody polls, and on a store that loses its
 //! values.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Store, ms};
+use crate::common::{Store, ms};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, Tuning, ValueSource};

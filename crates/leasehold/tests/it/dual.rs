@@ -1,6 +1,4 @@
 //! Two locks held as one, on a real server: the laws, and a fleet that moves.
-#![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot continue")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -40,7 +38,7 @@ impl Subject for Moving {
 
     fn taker(&self) -> Option<TakerCommand> {
         let server = self.server.get()?.as_ref()?;
-        Some(TakerCommand::test("taker", format!("{}{}", server.url(), self.options)).unwrap())
+        Some(TakerCommand::test("dual::taker", format!("{}{}", server.url(), self.options)).unwrap())
     }
 }
 

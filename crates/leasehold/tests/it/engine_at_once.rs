@@ -1,15 +1,11 @@
 //! Uncontended locks of a store that decides at once: no other task is needed, and every other rule holds.
-#![allow(clippy::unwrap_used, reason = "it is a test")]
-
-mod common;
-
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::common::{Store, settles, waiting};
 use async_trait::async_trait;
-use common::{Store, settles, waiting};
 use futures_util::FutureExt;
 use leasehold::backend::{
     AtOnce, Backend, Claim, DirectReply, Failure, Moment, Patience, Profile, Release, Renew, Renewal,

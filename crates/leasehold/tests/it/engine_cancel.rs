@@ -1,13 +1,12 @@
 //! Cancelling: at any poll, at any time and in any state of the network, nothing is left behind.
 
-mod common;
-
+use crate::common;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Store, ms, settles};
+use crate::common::{Store, ms, settles};
 use leasehold::ErrorKind;
 use leasehold::layer::{Mode, Verb};
 

@@ -1,16 +1,12 @@
 //! Direct requests: an uncontended lock is requested by its caller, and every other rule holds.
-#![allow(clippy::unwrap_used, reason = "it is a test")]
-
-mod common;
-
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::common::{block_on, held, ms, settles, waiting};
 use async_trait::async_trait;
-use common::{block_on, held, ms, settles, waiting};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{

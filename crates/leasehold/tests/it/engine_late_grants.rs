@@ -1,14 +1,11 @@
 //! Grants that come too late to be useful, and leases that leave no time to work.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
+use crate::common;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Store, ms, settles};
+use crate::common::{Store, ms, settles};
 use futures_util::FutureExt;
 use leasehold::backend::{
     Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,

@@ -1,19 +1,11 @@
 //! The local queue: one claim on the server, local hand-off, and no starvation.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "it is a test, which the lint does not see in helpers"
-)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::Duration;
 
-use common::{Store, ms, settles, waiting};
+use crate::common::{Store, ms, settles, waiting};
 use leasehold::layer::Verb;
 use leasehold::{Client, ErrorKind, Fence, Guard, Note, Result, Tuning};
 use tokio::sync::Barrier;

@@ -1,14 +1,10 @@
 //! One task of an owner looks at what the owner holds, while another task ends a guard of it. A look keeps no guard
 //! from being the last one.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, also in its helpers")]
-
-mod common;
-
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use common::ms;
+use crate::common::ms;
 use futures_util::FutureExt;
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Clock, ErrorKind, Guard, Moment, Owner, Result, TokioClock, TransferToken};

@@ -1,14 +1,11 @@
 //! The signal of a loss: it comes by the local clock, before the server can grant to another client.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
+use crate::common;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::{Store, ms};
+use crate::common::{Store, ms};
 use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};

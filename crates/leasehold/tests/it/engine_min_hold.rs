@@ -1,7 +1,5 @@
 //! A lock that is held for a minimum of time, even if its holder releases it earlier.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

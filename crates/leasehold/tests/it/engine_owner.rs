@@ -1,9 +1,6 @@
 //! Reentrancy by an explicit owner, and owners that wait for themselves or for each other.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, also in its helpers")]
-
-mod common;
-
-use common::{Store, ms, settles};
+use crate::common;
+use crate::common::{Store, ms, settles};
 use leasehold::layer::Verb;
 use leasehold::{Client, ErrorKind, Guard, Owner};
 

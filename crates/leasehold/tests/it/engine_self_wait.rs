@@ -1,14 +1,10 @@
 //! A task that waits for a lock that it holds itself is warned of, on any executor.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Store, ms};
+use crate::common::{Store, ms};
 use leasehold::Client;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};

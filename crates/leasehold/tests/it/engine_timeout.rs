@@ -1,13 +1,10 @@
 //! The end of a wait with a limit: `None` says that the store answered, an error that it did not.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
+use crate::common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Store, ms, settles};
+use crate::common::{Store, ms, settles};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::{AcquireFailure, Client, ErrorKind, Event, EventSubscriber};
 use tokio::time::Instant;

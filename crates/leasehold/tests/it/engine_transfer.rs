@@ -1,7 +1,5 @@
 //! Transfers whose requests or answers are lost or late: what the error says, and what is left in the store.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,15 +1,12 @@
 //! Lock futures that are polled once and then left: they are never a burden for other tasks, and lose nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
+use crate::common;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use common::{Store, block_on, ms, settles, waiting};
+use crate::common::{Store, block_on, ms, settles, waiting};
 use leasehold::ErrorKind;
 use leasehold::layer::{Mode, Verb};
 

@@ -1,17 +1,9 @@
 //! Locks that linger: a released lock stays with the process for a while, and its next use is free.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "it is a test, which the lint does not see in helpers"
-)]
-
-mod common;
-
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use common::{ms, settles, waiting};
+use crate::common::{ms, settles, waiting};
 use leasehold::backend::ManualClock;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;

@@ -1,10 +1,6 @@
 //! Policies of a lock: the delay after a loss, and the order of the waiters of one client.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
-mod common;
-
-use common::{Store, ms};
+use crate::common::{Store, ms};
 use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, SystemClock};

@@ -2,9 +2,7 @@
 //! that are late, or do not come: they delay no waiter for long.
 //!
 //! The members are kept in memory, and the time is virtual, so each test chooses the interleaving. What
-//! servers do is tested with servers, in `tests/redlock_*.rs`.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! servers do is tested with servers, in `tests/it/redlock_*.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

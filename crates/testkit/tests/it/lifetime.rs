@@ -1,8 +1,6 @@
 //! Remains of a server when its test ends badly, and what a skipped test leaves to be counted.
 //!
 //! The bad ends happen in a process of their own: this test binary, started again to play one role.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are test code too")]
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +13,7 @@ const ROLE: &str = "LEASEHOLD_TESTKIT_ROLE";
 
 fn role(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([name, "--exact", "--ignored", "--nocapture"]).env(ROLE, name);
+    command.args([&format!("lifetime::{name}"), "--exact", "--ignored", "--nocapture"]).env(ROLE, name);
     command
         .env_remove("LEASEHOLD_REQUIRE")
         .env_remove("LEASEHOLD_SKIP_LOG")
@@ -200,7 +198,7 @@ fn a_skip_is_seen_though_output_is_captured_and_is_counted() {
     for _ in 0..2 {
         // Without --nocapture: libtest hides what a passing test prints.
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["skip_for_want_of_a_server", "--exact", "--ignored"]);
+        command.args(["lifetime::skip_for_want_of_a_server", "--exact", "--ignored"]);
         command
             .env(ROLE, "skip_for_want_of_a_server")
             .env("LEASEHOLD_SKIP_LOG", &log)

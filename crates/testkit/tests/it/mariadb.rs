@@ -1,7 +1,5 @@
 //! MariaDB in all states that the kit can put it into.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use leasehold_testkit::{Data, MariaDbServer};
 
 #[tokio::test]

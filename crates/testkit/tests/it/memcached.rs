@@ -1,7 +1,5 @@
 //! The memcached servers of the kit do what their methods say.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use leasehold_testkit::MemcachedServer;
 
 #[tokio::test]

@@ -1,6 +1,4 @@
 //! The faults of the network, seen by a client of an echo server and of a real Redis.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are test code too")]
-
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,6 +1,4 @@
 //! The faults and options of a Redis server, seen by clients.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests are test code too")]
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};

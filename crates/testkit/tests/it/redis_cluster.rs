@@ -1,7 +1,5 @@
 //! The Redis Cluster of the kit: it serves, and its faults are what they say.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
 use leasehold_testkit::{Data, RedisCluster, RedisServer, Reply, Tls};

@@ -1,7 +1,5 @@
 //! Sentinels and their servers, as far as tests rely on them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::time::Instant;
 
 use leasehold_testkit::{Data, RedisSentinel, Way};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::backend::{Backend, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::peers::Peer;
 
+use super::fixture::{CURATOR, Fixture, KAZOO, Library, SOON, Shared, client, waits, within};
 use crate::common::{backend, claim, endless, eventually, hold, no_patience, release, take};
-use crate::fixture::{CURATOR, Fixture, KAZOO, Library, SOON, Shared, client, waits, within};
 
 fn one_of(permits: u32) -> Share {
     Share::permits(1, permits).unwrap()
@@ -92,7 +92,7 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
     assert_eq!(holder.ask("free permit/2 /job").await, "free");
     let url = format!("{}?session=4s&dialect={}", fixture.servers.url(), library.dialect);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["semaphores::a_process_of_ours", "--exact", "--nocapture"]).env(HOLDS, url);
+    command.args(["interop::semaphores::a_process_of_ours", "--exact", "--nocapture"]).env(HOLDS, url);
     let ours = Shared::over(Peer::start(command).unwrap());
     while !ours.answer().await.ends_with("held") {}
     fixture.wait_for_claims(name, 2, 0).await;

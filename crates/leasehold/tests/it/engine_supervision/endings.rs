@@ -10,8 +10,8 @@ use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Note, State};
 use tokio::runtime::{Builder, Runtime};
 
+use super::odd::{Call, Odd, Ticks, World, pass};
 use crate::common::{Store, block_on, ms};
-use crate::odd::{Call, Odd, Ticks, World, pass};
 
 const SOON: Duration = Duration::from_secs(60);
 

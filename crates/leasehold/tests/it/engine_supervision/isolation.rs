@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::backend::LossCause;
 use leasehold::{Client, ErrorKind, Guard, State};
 
+use super::odd::{Call, World, fail, hang, late, pass, refuse};
 use crate::common::ms;
-use crate::odd::{Call, World, fail, hang, late, pass, refuse};
 
 const TTL: Duration = Duration::from_secs(5);
 

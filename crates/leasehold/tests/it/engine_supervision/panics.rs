@@ -12,8 +12,8 @@ use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Note, State, SystemClock};
 use tracing::span::{Attributes, Id, Record};
 
+use super::odd::{Call, World, pass};
 use crate::common::ms;
-use crate::odd::{Call, World, pass};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -86,7 +86,7 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     let world = World::new({
         let hangs = hangs.clone();
         move |call, _, _| match call {
-            Call::Renew if hangs.load(Ordering::SeqCst) => crate::odd::hang(),
+            Call::Renew if hangs.load(Ordering::SeqCst) => super::odd::hang(),
             _ => pass(),
         }
     });
@@ -248,7 +248,7 @@ impl Wake for Spiteful {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
     let world = World::new(|call, _, about| match (call, about) {
-        (Call::Renew, "dead") => crate::odd::hang(),
+        (Call::Renew, "dead") => super::odd::hang(),
         _ => pass(),
     });
     let other = world.locks.mutex("live").ttl(ms(60_000)).lock().await.unwrap();

@@ -1,0 +1,17 @@
+//! Tests of the MySQL backend: each module is one file of tests.
+//!
+//! They are one program, because each is linked with all that it depends on. `cargo xtask test` runs
+//! each module in a process of its own.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, also in its helpers")]
+
+mod common;
+mod conformance;
+mod cost;
+mod faults;
+mod fences;
+mod for_update;
+mod galera;
+mod schema;
+mod sessions;
+mod shedlock;
