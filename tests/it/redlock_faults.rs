@@ -393,7 +393,7 @@ async fn fence_stops_the_old_holder_after_a_hasty_rearm() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documented_rights_are_enough() {
-    let page = include_str!("../backends/redis/src/redlock.md");
+    let page = include_str!("../../backends/redis/src/redlock.md");
     let rules = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER jobs on >secret ")).unwrap();
     if RedisQuorum::start_or_skip(1).await.is_none() {
         return;
