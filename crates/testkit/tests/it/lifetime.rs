@@ -188,7 +188,7 @@ async fn skip_for_want_of_a_server() {
     assert!(builder.start_or_skip().await.is_none());
 }
 
-const SKIPPED: &str = "LEASEHOLD-SKIPPED skip_for_want_of_a_server no-such-redis is not installed \
+const SKIPPED: &str = "LEASEHOLD-SKIPPED lifetime::skip_for_want_of_a_server no-such-redis is not installed \
     (apt-get install no-such-redis)\n";
 
 #[test]
