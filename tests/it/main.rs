@@ -9,6 +9,7 @@ mod cancelled_waits;
 mod conformance_redlock;
 mod ensemble_campaign;
 mod many_leases;
+mod partitions;
 mod paused_holder;
 mod redis_failovers;
 mod redis_faults;

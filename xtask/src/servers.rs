@@ -49,6 +49,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "chromedriver", package: "chromium-driver", needed_by: &["chromium"] },
     Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
     Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },
+    Tool { program: "ip", package: "iproute2", needed_by: &["partitions"] },
+    Tool { program: "nft", package: "nftables", needed_by: &["partitions"] },
     Tool { program: "systemd-analyze", package: "systemd", needed_by: &["systemd"] },
     Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_by: &["debian"] },
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },

@@ -341,7 +341,7 @@ impl Suite {
         match self.name()? {
             "cell" | "session" => Some(2 * cores()),
             name if name.starts_with("conformance") => Some(2 * cores()),
-            "coordination" => Some(STORES),
+            "coordination" | "partitions" => Some(STORES),
             _ => None,
         }
     }

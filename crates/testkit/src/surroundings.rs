@@ -35,7 +35,16 @@ pub fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
 /// Returns a wrapper that gives a mount namespace, also to users other than root where the kernel allows
 /// it.
 pub fn private_mounts() -> Vec<String> {
-    let mut wrapper = vec!["unshare".to_owned(), "--mount".to_owned()];
+    private("--mount")
+}
+
+/// Returns a wrapper that gives a network namespace, whose loopback interface is down at first.
+pub fn private_network() -> Vec<String> {
+    private("--net")
+}
+
+fn private(namespace: &str) -> Vec<String> {
+    let mut wrapper = vec!["unshare".to_owned(), namespace.to_owned()];
     if !rustix::process::geteuid().is_root() {
         wrapper.extend(["--user".to_owned(), "--map-root-user".to_owned()]);
     }

@@ -2,10 +2,11 @@
 //!
 //! | command | answers |
 //! |---|---|
-//! | `lock` | `held FENCE` |
+//! | `lock` | `held FENCE`, or `held without a fence` |
 //! | `check` | `valid` or `lost` |
 //! | `write` | `written`, or `refused` by the register |
 //! | `release` | `released` or `lost` |
+//! | `lost` | `lost NANOS`, the monotonic time of the machine, as soon as the loss is reported |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
 
@@ -29,7 +30,10 @@ async fn main() {
         match (command.as_str(), &held) {
             ("lock", _) => {
                 let guard = mutex.lock().await.unwrap();
-                println!("held {}", guard.fence().unwrap());
+                println!(
+                    "held {}",
+                    guard.fence().map_or("without a fence".to_owned(), |fence| fence.to_string())
+                );
                 held = Some(guard);
             }
             ("check", Some(guard)) => println!("{}", if guard.check().is_ok() { "valid" } else { "lost" }),
@@ -38,6 +42,10 @@ async fn main() {
                 Err(FencedFileError::Stale(_)) => println!("refused"),
                 Err(error) => panic!("{error}"),
             },
+            ("lost", Some(guard)) => {
+                guard.lost().await;
+                println!("lost {}", leasehold_tests::monotonic().as_nanos());
+            }
             ("release", Some(_)) => {
                 let released = held.take().unwrap().release().await;
                 println!("{}", if released.is_ok() { "released" } else { "lost" });

@@ -1,0 +1,86 @@
+//! A holder whose packets are dropped, in one direction or in both, by rules of the kernel.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Client, Fence};
+use leasehold_testkit::peers::Peer;
+use leasehold_tests::stores::{self, Stores};
+use leasehold_tests::{Partition, Way, monotonic};
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// No step takes this long on any machine: the end of a lease, of a session, or a new connection.
+const LIMIT: Duration = Duration::from_secs(120);
+
+const NAME: &str = "job";
+
+/// A process that holds the lock, and can be cut off.
+#[derive(Clone)]
+struct Holder(Arc<Mutex<Peer>>);
+
+impl Holder {
+    fn start(mut command: Command, url: &str) -> Holder {
+        command.args([url, NAME, &TTL.as_millis().to_string(), "/nonexistent"]);
+        Holder(Arc::new(Mutex::new(Peer::start(command).unwrap())))
+    }
+
+    async fn ask(&self, order: &'static str) -> String {
+        let peer = self.0.clone();
+        let answer = tokio::task::spawn_blocking(move || peer.lock().unwrap().ask(order).unwrap());
+        tokio::time::timeout(LIMIT, answer).await.unwrap_or_else(|_| panic!("{order} has no answer")).unwrap()
+    }
+}
+
+/// A loss is reported before another client can be granted the lock, and the cut-off client works again afterwards.
+async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, url: &str) {
+    let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), url);
+    let others = Client::open(url).await.unwrap();
+    for way in Way::ALL {
+        let held = holder.ask("lock").await;
+        let fence: Option<Fence> = held.strip_prefix("held ").unwrap().parse().ok();
+        let next = others.mutex(NAME).ttl(TTL);
+        let next = tokio::spawn(async move {
+            let guard = next.lock().await.unwrap();
+            (monotonic(), guard)
+        });
+        partition.cut(way);
+        let lost = holder.ask("lost").await;
+        let lost = Duration::from_nanos(lost.strip_prefix("lost ").unwrap().parse().unwrap());
+        let granted =
+            tokio::time::timeout(LIMIT, next).await.unwrap_or_else(|_| panic!("{url}, {way:?}: no grant"));
+        let (granted, guard) = granted.unwrap();
+        println!("{url}, {way:?}: granted {:?} after the loss", granted.saturating_sub(lost));
+        assert!(
+            lost <= granted,
+            "{url}, {way:?}: granted {:?} before the loss",
+            lost.saturating_sub(granted)
+        );
+        assert!(guard.fence() > fence || fence.is_none(), "{url}, {way:?}: {guard:?} after {held}");
+        assert!(partition.heal() > 0, "{url}, {way:?}: no packet was dropped");
+        guard.release().await.unwrap();
+        assert_eq!(holder.ask("release").await, "lost", "{url}, {way:?}");
+    }
+    others.close(TTL).await;
+}
+
+async fn on(stores: Option<Stores>, partition: &Partition) {
+    let Some(stores) = stores else { return };
+    for store in &stores.all {
+        a_loss_is_reported_before_the_next_grant(partition, &store.mortal).await;
+    }
+}
+
+macro_rules! on_each {
+    ($($store:ident)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $store() {
+            let test = concat!("partitions::", stringify!($store));
+            let Some(partition) = Partition::inside(test) else { return };
+            on(stores::$store().await, &partition).await;
+        }
+    )*};
+}
+
+on_each! { redis redis_sentinel redis_cluster redlock etcd zookeeper memcached postgres mysql }
