@@ -10,13 +10,13 @@ use leasehold_backend::cell::{
 };
 use leasehold_backend::sql::{cells_of, each, resource_of};
 use leasehold_core::{Clock, Failure, Fence, Finding, Profile, Registers, Resource};
-use mysql_async::{Params, Row, Value};
+use mysql_async::{Row, Value};
 
 use crate::backend::diagnose::diagnose;
 use crate::backend::opening::Opened;
 use crate::config::{Create, MySqlConfig};
 use crate::error::Refusal;
-use crate::net::dial::{Done, lock_wait, read};
+use crate::net::dial::{Done, Flavour, lock_wait, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
 use crate::sql::schema;
@@ -28,6 +28,8 @@ pub struct MySqlCells {
     pub(crate) pool: Arc<Pool>,
     pub(crate) server: Server,
     statements: Statements,
+    /// `true` if the server has statements that answer with the row that they change.
+    answers_changes: bool,
     profile: Profile,
     /// Its own cells, in the table of registers. They have none themselves.
     registers: Option<Box<CellRegisters<MySqlCells>>>,
@@ -36,11 +38,16 @@ pub struct MySqlCells {
 impl MySqlCells {
     /// Connects, creates what is missing, and asks what the server is.
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<MySqlCells, Failure> {
-        let Opened { pool, server, .. } = Opened::open(config, clock).await?;
+        let Opened { pool, server, flavour, .. } = Opened::open(config, clock).await?;
         let pool = Arc::new(pool);
+        // In a cluster a statement that is refused has to see what other servers have confirmed, which only a
+        // transaction waits for. In a log of statements one that asks for a setting of the server is a warning.
+        let answers_changes =
+            flavour == Flavour::MariaDb && !server.is_clustered() && !server.logs_statements();
         let profile = server.profile(&pool.config);
         let cells = |ending, registers| MySqlCells {
             statements: Statements::of(&pool.config.names, ending),
+            answers_changes,
             pool: pool.clone(),
             server: server.clone(),
             profile: profile.clone(),
@@ -51,11 +58,22 @@ impl MySqlCells {
     }
 
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
-    async fn exec(&self, sql: &str, params: Vec<Value>) -> Result<Done, Refusal> {
-        match self.pool.exec(sql, Params::Positional(params.clone())).await {
+    async fn exec(&self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Refusal> {
+        match self.pool.exec(sql, values.clone()).await {
             Err(Refusal::NoTable(failure)) => {
                 self.recreate_tables(failure).await?;
-                self.pool.exec(sql, Params::Positional(params)).await
+                self.pool.exec(sql, values).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Sends a statement that answers with the row that it changes, as [`MySqlCells::exec`] does.
+    async fn change(&self, sql: &str, values: Vec<Value>) -> Result<Row, Refusal> {
+        match self.pool.change(sql, values.clone()).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.recreate_tables(failure).await?;
+                self.pool.change(sql, values).await
             }
             answer => answer,
         }
@@ -95,6 +113,11 @@ impl MySqlCells {
 
     /// Makes one write, which waits for a transaction that keeps its row locked.
     async fn write_one(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        if self.answers_changes
+            && let Some((sql, values)) = self.statements.change(write)
+        {
+            return self.write_answered(write, sql, values).await;
+        }
         let done = match self.transact(&self.statements.write_one(write)).await {
             Err(Refusal::LostRace) => return Ok(WriteOutcome::Refused(None)),
             answer => answer.map_err(Refusal::into_failure)?,
@@ -107,6 +130,26 @@ impl MySqlCells {
             Some(found) if is_ours(&found) && is_new => made(write, found.fence.seq),
             found => WriteOutcome::Refused(found.filter(|found| !is_ours(found))),
         })
+    }
+
+    /// Makes one write by the statement that answers with the row.
+    async fn write_answered(
+        &self,
+        write: &Write,
+        sql: &str,
+        values: Vec<Value>,
+    ) -> Result<WriteOutcome, Failure> {
+        let row = match self.change(sql, values).await {
+            Err(Refusal::LostRace) => return Ok(WriteOutcome::Refused(None)),
+            answer => answer.map_err(Refusal::into_failure)?,
+        };
+        let is_full = row.len() > BRIEF;
+        if read::<Option<u8>>(&row, 0)? == Some(1) {
+            return Ok(made(write, read(&row, if is_full { 3 } else { 1 })?));
+        }
+        let found = is_full.then(|| cell(&row)).transpose()?;
+        // A write that was made already is not made again.
+        Ok(WriteOutcome::Refused(found.filter(|found| found.version != write.put.version)))
     }
 
     /// Makes those of these writes whose rows no transaction keeps locked. Only a read can leave out locked
@@ -181,7 +224,7 @@ impl CellStore for MySqlCells {
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let rows = match at {
-            [one] => self.exec(&self.statements.read, vec![one.as_str().into()]).await.map(|done| done.rows),
+            [one] => self.exec(&self.statements.read, vec![one.as_str().into()]).await,
             many => self.run(&self.statements.read_many(many.iter().map(|at| at.as_str()))).await,
         };
         let found = rows.map_err(Refusal::into_failure);
@@ -211,14 +254,14 @@ impl CellStore for MySqlCells {
         let after = after.map_or("", Resource::as_str);
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         let params = vec![prefix.into(), after.into(), prefix.into(), limit.into()];
-        let rows = self.exec(&self.statements.list, params).await.map_err(Refusal::into_failure)?.rows;
+        let rows = self.exec(&self.statements.list, params).await.map_err(Refusal::into_failure)?;
         rows.iter().map(|row| Ok((named(row)?, cell(row)?))).collect()
     }
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         let params = vec![after.map_or("", Resource::as_str).into(), limit.into()];
-        let rows = self.exec(&self.statements.all, params).await.map_err(Refusal::into_failure)?.rows;
+        let rows = self.exec(&self.statements.all, params).await.map_err(Refusal::into_failure)?;
         let found = |row: &Row| {
             let idle = u64::try_from(read::<i64>(row, 6)?).unwrap_or_default();
             Ok(Found { at: named(row)?, cell: cell(row)?, idle: Duration::from_micros(idle) })
@@ -278,6 +321,8 @@ fn length(write: &Write) -> usize {
     write.put.text.len() + 3 * write.at.as_str().len() + NUMBERS
 }
 
+/// Columns of a brief answer to a change.
+const BRIEF: usize = 3;
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts
 /// have two digits a byte.
 const NUMBERS: usize = 250;

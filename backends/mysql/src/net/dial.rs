@@ -3,14 +3,14 @@
 //! Ground rules: a statement takes the connection with it, and gives it back only when the server has
 //! answered in full. A future that is dropped, and an answer that does not come, leave it closed.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use leasehold_backend::url::{reveal, trusted_authorities};
 use leasehold_core::{Effect, Failure, FailureKind};
-use mysql_async::prelude::{FromValue, Queryable};
-use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts, Value};
+use mysql_async::prelude::{FromValue, Protocol, Queryable};
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, QueryResult, Row, SslOpts, Statement, Value};
 
 use crate::config::{Endpoint, MySqlConfig, Tls};
 use crate::error::Refusal;
@@ -21,8 +21,8 @@ pub(crate) struct Link {
     connection: Option<Conn>,
     /// `true` while an answer has not been read to its end.
     is_asking: bool,
-    /// The statements that were sent here as text.
-    known: HashSet<Box<str>>,
+    /// The statements that were sent here as text, and those that were prepared since.
+    known: HashMap<Box<str>, Option<Statement>>,
     pub(crate) flavour: Flavour,
     /// The name by which the server distinguishes the database from others.
     pub(crate) database: String,
@@ -111,7 +111,7 @@ impl Link {
         // What the server is called may be said by a proxy. The greeting knows better.
         let flavour =
             if connection.server_version() >= (10, 0, 0) { Flavour::MariaDb } else { Flavour::MySql };
-        let (known, database, timeout) = (HashSet::new(), String::new(), config.sql.timeout);
+        let (known, database, timeout) = (HashMap::new(), String::new(), config.sql.timeout);
         let connection = Some(connection);
         let mut link = Link { connection, is_asking: false, known, flavour, database, timeout };
         let answer = link.greet(endpoint, question).await?;
@@ -214,19 +214,38 @@ impl Link {
     /// Sends one statement with its parameters, and waits for all of its answer. One that is sent for the
     /// first time here goes as text, in one round trip. The second time it is prepared, because it will
     /// probably be sent again.
-    pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
-        if let Params::Positional(values) = &params
-            && !self.known.contains(sql)
-        {
-            self.known.insert(sql.into());
-            let mut done = self.run_each(&written_out(sql, values), Duration::ZERO).await?;
-            return Ok(done.swap_remove(0));
+    pub(crate) async fn exec(&mut self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Refusal> {
+        match self.exec_until_refused(sql, values).await? {
+            (rows, None) => Ok(rows),
+            (_, Some(refusal)) => Err(refusal),
         }
-        let asking = async |connection: &mut Conn| {
-            let mut result = connection.exec_iter(sql, params).await?;
-            let changed = result.affected_rows();
-            Ok(Done { rows: result.collect().await?, changed })
+    }
+
+    /// Sends a statement as [`Link::exec`] does, and returns the rows that came before a refusal, too. One
+    /// without rows before it is the error.
+    pub(crate) async fn exec_until_refused(
+        &mut self,
+        sql: &str,
+        values: Vec<Value>,
+    ) -> Result<(Vec<Row>, Option<Refusal>), Refusal> {
+        let Some(known) = self.known.get(sql) else {
+            self.known.insert(sql.into(), None);
+            let text = written_out(sql, &values);
+            let asking = async |connection: &mut Conn| rows_of(connection.query_iter(text).await?).await;
+            return self.limited(Duration::ZERO, asking).await;
         };
+        let statement = match known {
+            Some(statement) => statement.clone(),
+            None => {
+                let asking = async |connection: &mut Conn| connection.prep(sql).await;
+                let statement = self.limited(Duration::ZERO, asking).await?;
+                self.known.insert(sql.into(), Some(statement.clone()));
+                statement
+            }
+        };
+        let params = if values.is_empty() { Params::Empty } else { Params::Positional(values) };
+        let asking =
+            async |connection: &mut Conn| rows_of(connection.exec_iter(statement, params).await?).await;
         self.limited(Duration::ZERO, asking).await
     }
 
@@ -360,6 +379,19 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
         login = login.ssl_opts(tls);
     }
     Ok(login)
+}
+
+/// Reads the one answer to a statement: its rows, and an error of the server behind them.
+async fn rows_of<P: Protocol>(
+    mut answer: QueryResult<'_, '_, P>,
+) -> mysql_async::Result<(Vec<Row>, Option<Refusal>)> {
+    let mut rows = Vec::new();
+    match answer.for_each(|row| rows.push(row)).await {
+        Err(error @ mysql_async::Error::Server(_)) if !rows.is_empty() => {
+            Ok((rows, Some(Refusal::of(error))))
+        }
+        answered => answered.map(|()| (rows, None)),
+    }
 }
 
 /// Returns the statement whose answer has a row for each server that this one follows.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Clock, Failure, Moment};
-use mysql_async::{Params, Row};
+use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::MySqlConfig;
@@ -45,9 +45,21 @@ impl Pool {
     }
 
     /// Sends one statement with its parameters, and waits for its answer.
-    pub(crate) async fn exec(&self, sql: &str, params: impl Into<Params>) -> Result<Done, Refusal> {
+    pub(crate) async fn exec(&self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Refusal> {
         let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.exec(sql, params.into()).await;
+        let answer = link.exec(sql, values).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    /// Sends a statement that changes one row and answers it, and waits for the end of its commit.
+    ///
+    /// The last column says whether the server was read-only when the statement had locked the table. A
+    /// server is set read-only only after the commits of such statements, so a commit behind a `no` was made
+    /// before. After a `yes` nothing is confirmed, as in [`Pool::transact`].
+    pub(crate) async fn change(&self, sql: &str, values: Vec<Value>) -> Result<Row, Refusal> {
+        let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = change(&mut link, sql, values).await;
         self.check_in(link, &answer);
         answer
     }
@@ -116,6 +128,20 @@ impl Pool {
     }
 }
 
+/// Changes one row over this connection, as [`Pool::change`] does.
+async fn change(link: &mut Link, sql: &str, values: Vec<Value>) -> Result<Row, Refusal> {
+    let (rows, refusal) = link.exec_until_refused(sql, values).await?;
+    match refusal {
+        None => {}
+        Some(Refusal::LostRace) => return Err(Refusal::LostRace),
+        // The row came before the commit, which was made, or may have been.
+        Some(_) => return Err(unanswered(NO_END)),
+    }
+    let row = rows.into_iter().next().ok_or_else(|| unanswered(NO_END))?;
+    let is_read_only: u8 = read(&row, row.len().saturating_sub(1)).map_err(Refusal::Failed)?;
+    if is_read_only != 0 { Err(unanswered(READ_ONLY)) } else { Ok(row) }
+}
+
 /// Runs a transaction over this connection, as [`Pool::transact`] does.
 async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, Refusal> {
     // Without these words the server's `completion_type` decides what follows the commit.
@@ -128,18 +154,20 @@ async fn transact(link: &mut Link, statements: &[String]) -> Result<Vec<Done>, R
         (None, Some(Refusal::LostRace)) if done.len() == commit => Err(Refusal::LostRace),
         (Some(row), None) => match read::<u8>(row, 0).map_err(Refusal::Failed)? {
             0 => Ok(done.drain(1..commit).collect()),
-            _ => Err(unanswered(
-                "the server was set read-only, so another one may decide by now: connect to the primary",
-            )),
+            _ => Err(unanswered(READ_ONLY)),
         },
         // It was committed, or may have been: the server may fail after that, while it waits for replicas.
-        _ => Err(unanswered("the server did not answer to the end of a transaction")),
+        _ => Err(unanswered(NO_END)),
     }
 }
 
 fn unanswered(text: &str) -> Refusal {
     Refusal::Failed(Failure::unanswered(text))
 }
+
+const READ_ONLY: &str =
+    "the server was set read-only, so another one may decide by now: connect to the primary";
+const NO_END: &str = "the server did not answer to the end of a transaction";
 
 /// The time for which a connection is trusted without a question: longer than between two renewals of the
 /// default ttl.

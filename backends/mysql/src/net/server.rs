@@ -122,6 +122,11 @@ impl Server {
         self.is_on("wsrep_on") || !self.setting("group_replication_group_name").is_empty()
     }
 
+    /// Returns `true` if the server logs the text of each statement, for replicas to run it.
+    pub(crate) fn logs_statements(&self) -> bool {
+        self.is_on("log_bin") && self.is("binlog_format", "STATEMENT")
+    }
+
     /// Returns the longest text of a cell, in bytes. A request has it twice, as hexadecimal digits, beside some
     /// kilobytes of other text.
     pub(crate) fn max_text(&self) -> usize {

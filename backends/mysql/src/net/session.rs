@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use leasehold_core::{Effect, Failure};
-use mysql_async::{Params, Row};
+use mysql_async::{Row, Value};
 use tokio::sync::{Mutex, watch};
 
 use crate::error::Refusal;
@@ -27,6 +27,11 @@ impl SessionLink {
         Ok(SessionLink { link: Mutex::new(Some(link)), number, is_over: watch::Sender::new(false) })
     }
 
+    /// Sends one statement with its parameters, and waits for its rows.
+    pub(crate) async fn exec(&self, sql: &str, values: Vec<Value>) -> Result<Vec<Row>, Refusal> {
+        self.ask(async |link: &mut Link| link.exec(sql, values).await).await
+    }
+
     /// Sends statements without parameters, and waits for the rows of all of them.
     pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
         self.run_within(statements, Duration::ZERO).await
@@ -34,10 +39,18 @@ impl SessionLink {
 
     /// Runs statements that may wait in the server for so long, as [`SessionLink::run`] does.
     pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
+        self.ask(async |link: &mut Link| link.run_within(statements, wait).await).await
+    }
+
+    /// Asks over the connection, which stays open only if it is known what became of it.
+    async fn ask(
+        &self,
+        asking: impl AsyncFnOnce(&mut Link) -> Result<Vec<Row>, Refusal>,
+    ) -> Result<Vec<Row>, Refusal> {
         let mut slot = self.link.lock().await;
         let guard = EndGuard::of(&self.is_over);
         let mut link = slot.take().ok_or_else(closed)?;
-        let answer = link.run_within(statements, wait).await;
+        let answer = asking(&mut link).await;
         if !matches!(&answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown) {
             *slot = Some(link);
             guard.disarm();
@@ -114,8 +127,8 @@ impl Drop for EndGuard<'_> {
 
 /// Returns the server's number for the connection, and whether the server is read-only.
 async fn sign_of_life(link: &mut Link) -> Result<(u64, bool), Refusal> {
-    let done = link.exec(&format!("SELECT CONNECTION_ID(), {IS_READ_ONLY}"), Params::Empty).await?;
-    let row = only(done.rows).map_err(Refusal::Failed)?;
+    let rows = link.exec(&format!("SELECT CONNECTION_ID(), {IS_READ_ONLY}"), Vec::new()).await?;
+    let row = only(rows).map_err(Refusal::Failed)?;
     let number = read(&row, 0).map_err(Refusal::Failed)?;
     let is_read_only: u8 = read(&row, 1).map_err(Refusal::Failed)?;
     Ok((number, is_read_only != 0))

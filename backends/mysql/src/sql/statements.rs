@@ -5,16 +5,19 @@
 //! that at which a transaction did: a statement that had to wait for a row is late, so that it finds less
 //! dead than there is, and never more. A statement waits for nothing but its row. A request that changes
 //! several rows waits for none of them for long. Whether a row was written, and with which counter, is read
-//! from the row, in the same transaction: triggers and proxies change what the server counts.
+//! from the row, in the same transaction: triggers and proxies change what the server counts. On MariaDB a
+//! statement that changes one row answers with it.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use leasehold_backend::cell::{Write, WriteAnswer, WriteCondition};
 use leasehold_backend::sql::{micros, signed};
+use mysql_async::Value;
 
 use crate::config::Names;
 use crate::net::dial;
+use crate::net::session::IS_READ_ONLY;
 
 /// The statements for one table.
 #[derive(Debug)]
@@ -23,6 +26,22 @@ pub(crate) struct Statements {
     pub(crate) read: String,
     pub(crate) list: String,
     pub(crate) all: String,
+    /// The statements that answer with the row that they change.
+    answering: Answering,
+}
+
+/// The statements that change one row and answer with it, by their conditions.
+///
+/// Each is an insertion, because only that has an answer. Where no row exists, those that need one insert a row
+/// in which no claim lives. The first column of an answer is 1 if this statement wrote the row: it then has the new
+/// version, and the statement's own time. The last column is 1 if the server is read-only.
+#[derive(Debug)]
+struct Answering {
+    free: String,
+    emptied: String,
+    living: String,
+    /// As `living`, with the row.
+    living_full: String,
 }
 
 impl Statements {
@@ -39,8 +58,43 @@ impl Statements {
                 "SELECT name, claims, {FACTS} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \
                  AND lapses > {NOW} ORDER BY name LIMIT ?"
             ),
+            answering: Answering::of(&table),
             table,
         }
+    }
+
+    /// Returns the statement of one write that answers with the row, and its parameters, for a server that has such
+    /// statements. Of a row that was read, nothing in it would say by which statement it was written.
+    pub(crate) fn change(&self, write: &Write) -> Option<(&str, Vec<Value>)> {
+        let Write { at, when, put, answer } = write;
+        let (name, text) = (Value::from(at.as_str()), Value::from(put.text.as_str()));
+        let (version, keep) = (Value::from(signed(put.version)), Value::from(micros(put.keep)));
+        let seen = |seen: u64| Value::from(signed(seen));
+        Some(match *when {
+            WriteCondition::Free => {
+                let values = vec![name, text, version.clone(), keep, version.clone(), version];
+                (&self.answering.free, values)
+            }
+            WriteCondition::Emptied(left) => {
+                let seen = || seen(left);
+                let values =
+                    vec![name, text, version.clone(), seen(), seen(), seen(), seen(), keep, seen(), version];
+                (&self.answering.emptied, values)
+            }
+            WriteCondition::Living { version: left, .. } => {
+                let seen = || seen(left);
+                let mut values =
+                    vec![name, text, version.clone(), seen(), seen(), seen(), keep, version.clone()];
+                match answer {
+                    WriteAnswer::Brief => (&self.answering.living, values),
+                    WriteAnswer::Full => {
+                        values.push(version);
+                        (&self.answering.living_full, values)
+                    }
+                }
+            }
+            WriteCondition::Seen { .. } => return None,
+        })
     }
 
     /// Reads these names.
@@ -147,6 +201,43 @@ impl Statements {
         let numbers = [signed(put.version), signed(put.fence.seq), micros(put.keep)];
         let [version, seq, keep] = &numbers.map(|number| number.to_string());
         statement(&self.table, &Values { claims: &claims, version, seq, keep, name: &name, seen })
+    }
+}
+
+impl Answering {
+    // Assignments are made from left to right, and each sees those before it: what a condition is about is assigned
+    // last.
+    fn of(table: &str) -> Answering {
+        let insert = format!("INSERT INTO {table} (name, claims, version, seq, origin, lapses)");
+        let written = format!("version = ? AND origin = {NOW}");
+        let brief = format!("RETURNING {written}, seq, {IS_READ_ONLY}");
+        let full = format!("RETURNING {written}, IF(version = ?, '', claims), {FACTS}, {IS_READ_ONLY}");
+        let dead = format!("lapses <= {NOW}");
+        let free = format!(
+            "{insert} VALUES (?, ?, ?, {NOW}, {NOW}, {NOW} + ?) ON DUPLICATE KEY UPDATE \
+             claims = IF({dead}, VALUES(claims), claims), version = IF({dead}, VALUES(version), version), \
+             seq = IF({dead}, GREATEST(seq + 1, {NOW}), seq), origin = IF({dead}, {NOW}, origin), \
+             lapses = IF({dead}, VALUES(lapses), lapses) {full}"
+        );
+        let emptied = format!(
+            "{insert} VALUES (?, ?, ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
+             claims = IF(version = ?, VALUES(claims), claims), seq = IF(version = ?, GREATEST(seq + 1, {NOW}), seq), \
+             origin = IF(version = ?, {NOW}, origin), lapses = IF(version = ?, {NOW} + ?, lapses), \
+             version = IF(version = ?, VALUES(version), version) {brief}"
+        );
+        let lives = format!("version = ? AND lapses > {NOW}");
+        let living = format!(
+            "{insert} VALUES (?, ?, ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
+             claims = IF({lives}, VALUES(claims), claims), origin = IF({lives}, {NOW}, origin), \
+             version = IF({lives}, VALUES(version), version), \
+             lapses = IF(version = VALUES(version) AND origin = {NOW}, {NOW} + ?, lapses)"
+        );
+        Answering {
+            free,
+            emptied,
+            living_full: format!("{living} {full}"),
+            living: format!("{living} {brief}"),
+        }
     }
 }
 

@@ -572,3 +572,17 @@ async fn limit_of_answers_set_on_the_server_is_not_obeyed() {
         assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
     }
 }
+
+/// There each question for a setting of the server would be a warning.
+#[tokio::test]
+async fn log_of_statements_gets_no_question_for_a_setting() {
+    let builder = MariaDbServer::builder().replicated().setting("binlog-format", "statement");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let (backend, held) = (open(&server.url()).await, claim("job", LONG));
+    for _ in 0..3 {
+        hold(&*backend, &held).await;
+        assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    }
+    let log = std::fs::read_to_string(server.log_path()).unwrap();
+    assert!(!log.contains("Unsafe statement"), "{log}");
+}

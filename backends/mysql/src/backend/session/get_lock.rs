@@ -246,7 +246,6 @@ impl GetLockSession {
     async fn take(&self, claim: &Claim) -> Result<Answer, Refusal> {
         let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
         let known = self.fences.as_ref().map(|fences| (fences, fences.known()));
-        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
         let request = Request::Lock { name, former, claim: claim.id };
         let answer = self.requests.ask(&self.link, request).await.map_err(Refusal::Failed)?;
         let fence = match (answer, known) {
@@ -267,7 +266,6 @@ impl GetLockSession {
     /// Releases the lock; `false` where the server says that this session did not have it.
     async fn give_back(&self, claim: &Claim, is_shown: bool) -> Result<bool, Failure> {
         let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
-        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
         let request = Request::Unlock { name, former, claim: claim.id, is_shown };
         Ok(self.requests.ask(&self.link, request).await? == Some(1))
     }
@@ -384,8 +382,12 @@ fn foreign_claim(connection: u64) -> ClaimInfo {
 
 /// Returns a name of a lock as an expression; shortly, where nothing in it can end it.
 fn quoted(name: &str) -> String {
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-    if is_plain { format!("'{name}'") } else { utf8(name) }
+    if is_plain(name) { format!("'{name}'") } else { utf8(name) }
+}
+
+/// Returns `true` if a name has the same bytes in every character set, and nothing that ends a text.
+fn is_plain(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// Returns the name of the lock that a session has as long as the row of this claim counts.

@@ -13,14 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_backend::session::Combiner;
 use leasehold_core::{ClaimId, Effect, Failure};
+use mysql_async::Value;
 
-use super::{UNSHOWN, lock_of_claim};
+use super::{UNSHOWN, is_plain, lock_of_claim, quoted};
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
 use crate::net::session::{IS_READ_ONLY, SessionLink, read_only};
 use crate::sql::schema::COUNTER;
 
-/// A request for a claim. Names of locks are expressions of SQL.
+/// A request for a claim, with the names of its locks.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     /// Takes a lock: 0 if another session has it, else a number for its fence, or 1.
@@ -34,11 +35,28 @@ pub(super) enum Request {
 }
 
 impl Request {
+    /// Returns the expressions of which the first is the answer, and the parameters in them, if the request is one
+    /// whose text depends on nothing else.
+    fn alone(&self, given: &str) -> Option<(String, Vec<Value>)> {
+        let value = |name: &str| Value::from(name);
+        match self {
+            Request::Lock { name, former: None, .. } if is_plain(name) => Some((
+                format!("CASE GET_LOCK(?, 0) WHEN 1 THEN {given} WHEN 0 THEN 0 END, "),
+                vec![value(name)],
+            )),
+            Request::Unlock { name, former: None, is_shown: false, .. } if is_plain(name) => {
+                Some(("RELEASE_LOCK(?), ".to_owned(), vec![value(name)]))
+            }
+            _ => None,
+        }
+    }
+
     /// Writes the expressions of which the first is the answer, and returns their number.
     fn write(&self, statement: &mut String, given: &str) -> usize {
         // What is evaluated depends on what was before: a CASE evaluates nothing in advance.
         let written = match self {
             Request::Lock { name, former: None, .. } => {
+                let name = quoted(name);
                 (write!(statement, "CASE GET_LOCK({name}, 0) WHEN 1 THEN {given} WHEN 0 THEN 0 END, "), 1)
             }
             // A lock with two names is taken under both or none.
@@ -46,15 +64,17 @@ impl Request {
                 write!(
                     statement,
                     "CASE GET_LOCK({name}, 0) WHEN 1 THEN CASE GET_LOCK({former}, 0) WHEN 1 THEN {given} \
-                     ELSE 0 * RELEASE_LOCK({name}) END WHEN 0 THEN 0 END, "
+                     ELSE 0 * RELEASE_LOCK({name}) END WHEN 0 THEN 0 END, ",
+                    name = quoted(name),
+                    former = quoted(former)
                 ),
                 1,
             ),
             Request::Unlock { name, former, claim, is_shown } => {
                 let mut columns = 1;
-                let mut written = write!(statement, "RELEASE_LOCK({name}), ");
+                let mut written = write!(statement, "RELEASE_LOCK({}), ", quoted(name));
                 if let Some(former) = former {
-                    written = written.and(write!(statement, "RELEASE_LOCK({former}), "));
+                    written = written.and(write!(statement, "RELEASE_LOCK({}), ", quoted(former)));
                     columns += 1;
                 }
                 if *is_shown {
@@ -80,7 +100,7 @@ impl Request {
     fn write_undone(&self, statement: &mut String) {
         if let Request::Lock { name, former, .. } | Request::Unlock { name, former, .. } = self {
             for name in [Some(name), former.as_ref()].into_iter().flatten() {
-                statement.push_str(&format!("RELEASE_LOCK({name}), "));
+                statement.push_str(&format!("RELEASE_LOCK({}), ", quoted(name)));
             }
         }
         if let Request::Show { .. } | Request::Unlock { is_shown: true, .. } = self {
@@ -159,10 +179,19 @@ impl Requests {
             _ => (String::from("0"), String::from("0")),
         };
         let mut statement = format!("SELECT {begin}, ");
-        let columns: Vec<usize> =
-            requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
-        _ = write!(statement, "{end}, {IS_READ_ONLY}");
-        let answers = match link.run(&statement).await {
+        let mut columns = vec![1];
+        // The request of a task that comes alone has the same text each time, so it can be prepared.
+        let answer = if let [request] = &*requests
+            && let Some((text, values)) = request.alone(self.given)
+        {
+            _ = write!(statement, "{text}{end}, {IS_READ_ONLY}");
+            link.exec(&statement, values).await
+        } else {
+            columns = requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
+            _ = write!(statement, "{end}, {IS_READ_ONLY}");
+            link.run(&statement).await
+        };
+        let answers = match answer {
             Ok(rows) => read_answers(rows, &columns),
             Err(refusal) => Err(refusal.into_failure()),
         };
