@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_backend::cell::{CellBackend, MAX_TTL};
+use leasehold_backend::cell::{CellBackend, MAX_TTL, MIN_TTL};
 use leasehold_core::{Backend, Claim, DirectReply, FailureKind, Fence, Patience, Release, Step};
 
 use crate::store::{FateAtOnce, Faults, LONG, MemoryCells, Store, TABLE, claim, clock, try_take};
@@ -176,6 +176,30 @@ async fn releases_of_many_claims_are_left_to_go_together() {
     assert!(release_now(&client, &held[0]).is_none());
     assert!(matches!(client.release(&[&held[0]]).await[..], [Release::Freed]));
     assert!(matches!(release_now(&client, &held[1]), Some(Release::Freed)));
+}
+
+/// As those of a rate limit, which are left to their leases.
+#[tokio::test]
+async fn claims_that_end_by_themselves_do_not_count_among_many() {
+    let store = Store::new();
+    let client = client(&store).await;
+    for n in 0..200 {
+        assert!(try_take(&client, &claim(&format!("many/{n}"), MIN_TTL)).await.is_some());
+    }
+    tokio::time::sleep(MIN_TTL * 2).await;
+    let mut at_once = 0;
+    for _ in 0..400 {
+        let held = claim("r", LONG);
+        assert!(try_take(&client, &held).await.is_some());
+        match release_now(&client, &held) {
+            Some(release) => {
+                assert!(matches!(release, Release::Freed));
+                at_once += 1;
+            }
+            None => assert!(matches!(client.release(&[&held]).await[..], [Release::Freed])),
+        }
+    }
+    assert!(at_once > 0, "no release was decided at once any more");
 }
 
 #[tokio::test]

@@ -178,7 +178,8 @@ impl<C: CellStore> CellBackend<C> {
             WriteOutcome::Refused(cell) => Seizure::Held(cell),
             WriteOutcome::Written { version, fence } => {
                 if let Some(version) = version {
-                    self.owned_cells.remember(claim.id, attempt.alone(version, fence, fence));
+                    let alone = attempt.alone(version, fence, fence);
+                    self.owned_cells.remember(claim.id, alone, attempt.asked_here);
                 }
                 Seizure::Granted(attempt.granted(fence))
             }
@@ -224,7 +225,7 @@ impl<C: CellStore> CellBackend<C> {
             && only.id == claim.id
         {
             let alone = Alone { is_contested: true, ..attempt.alone(version, fence, last) };
-            self.owned_cells.remember(claim.id, alone);
+            self.owned_cells.remember(claim.id, alone, attempt.asked_here);
         }
         Ok(Some(Outcome::Granted(attempt.granted(fence))))
     }

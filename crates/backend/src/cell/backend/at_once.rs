@@ -24,7 +24,8 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
         match self.cells.write_now(&write) {
             Some(Ok(WriteOutcome::Written { version, fence })) => {
                 if let Some(version) = version {
-                    self.owned_cells.remember(claim.id, attempt.alone(version, fence, fence));
+                    let alone = attempt.alone(version, fence, fence);
+                    self.owned_cells.remember(claim.id, alone, attempt.asked_here);
                 }
                 DirectReply::Granted(attempt.granted(fence))
             }

@@ -78,7 +78,7 @@ impl<C: CellStore> CellBackend<C> {
                 let (answer, claim) = &mut some[at];
                 match written {
                     Ok(WriteOutcome::Written { .. }) => {
-                        self.owned_cells.remember(claim.id, alone);
+                        self.owned_cells.remember(claim.id, alone, now);
                         **answer = Some(Renewal::Renewed);
                     }
                     Ok(WriteOutcome::Refused(_)) => {}

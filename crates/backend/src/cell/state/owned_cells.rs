@@ -1,16 +1,24 @@
 //! Which cells this client holds alone, and in which state it left them: what lets a release, or a renewal,
 //! swap without reading first.
 //!
-//! Ground rules: this is a guess that the condition of the swap proves or refutes. Forgetting costs one read.
+//! Ground rules: this is a guess that the condition of the swap proves or refutes. Forgetting costs one read. A claim
+//! whose lease is over may never be released, so such claims are forgotten now and then.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{ClaimId, Fence, Moment};
 
 /// The memory of one client.
 #[derive(Debug, Default)]
-pub(crate) struct OwnedCells(Mutex<HashMap<ClaimId, Alone>>);
+pub(crate) struct OwnedCells(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    cells: HashMap<ClaimId, Alone>,
+    /// The number of times that a cell is remembered before those whose leases are over are looked for.
+    until_sweep: usize,
+}
 
 /// A cell that has this one claim.
 #[derive(Clone, Copy, Debug)]
@@ -30,25 +38,35 @@ pub(crate) struct Alone {
 }
 
 impl OwnedCells {
-    pub(crate) fn remember(&self, id: ClaimId, alone: Alone) {
-        let mut mine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if mine.len() >= MAX_CLAIMS && !mine.contains_key(&id) {
-            return;
+    /// Remembers the cell of a claim, at `now` by the local clock.
+    pub(crate) fn remember(&self, id: ClaimId, alone: Alone, now: Moment) {
+        let mut known = self.known();
+        known.until_sweep = known.until_sweep.saturating_sub(1);
+        if known.until_sweep == 0 {
+            known.cells.retain(|_, alone| alone.until > now);
+            // Each time looks at one claim on average, however many there are.
+            known.until_sweep = known.cells.len().max(MANY);
         }
-        mine.insert(id, alone);
+        if known.cells.len() < MAX_CLAIMS || known.cells.contains_key(&id) {
+            known.cells.insert(id, alone);
+        }
     }
 
     pub(crate) fn recall(&self, id: ClaimId) -> Option<Alone> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
+        self.known().cells.get(&id).copied()
     }
 
     /// Returns `true` if many claims are held, of which many may end together.
     pub(crate) fn are_many(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() > MANY
+        self.known().cells.len() > MANY
     }
 
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Alone> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.known().cells.remove(&id)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
