@@ -142,7 +142,7 @@ impl<E> From<Error> for LoadError<E> {
 impl SingleFlight {
     pub(crate) fn new(engine: Arc<Engine>, flights: Arc<Flights>, key: &str, turn: Mutex) -> SingleFlight {
         let key = Resource::new(&format!("{key}!loaded")).map_err(Error::from);
-        let flight = SingleFlight {
+        SingleFlight {
             engine,
             flights,
             key,
@@ -153,8 +153,7 @@ impl SingleFlight {
             negative: None,
             early: 1.0,
             within: WITHIN,
-        };
-        flight.within(WITHIN)
+        }
     }
 
     /// Returns the name of the lock of the loader.
@@ -190,12 +189,10 @@ impl SingleFlight {
     /// Sets how long a loader may take. Default: one minute. A slower result is returned to its caller
     /// and not kept, and the next in the queue loads meanwhile. A loader that is not polled, or that
     /// blocks its thread, keeps the others waiting for up to twice this time and the outage tolerance: that is
-    /// the [`max_hold`](crate::Lock::max_hold) of the lock of the loader.
+    /// the [`max_hold`](crate::Lock::max_hold) of the lock of the loader, unless [`SingleFlight::with`] sets another.
     #[must_use]
     pub fn within(mut self, limit: Duration) -> Self {
         self.within = limit.min(TIME_MAX);
-        let turn_limit = self.turn_limit();
-        self.turn = self.turn.max_hold(turn_limit);
         self
     }
 
@@ -332,7 +329,8 @@ impl SingleFlight {
                 Ok(FlightOutcome { value, origin: ValueSource::Stale })
             }
             Use::Nothing => {
-                let turn = pin!(self.turn.lock());
+                let turn = self.turn();
+                let turn = pin!(turn.lock());
                 let value = pin!(wait_until_loaded(register, seen));
                 let guard = tokio::select! {
                     biased;
@@ -365,7 +363,7 @@ impl SingleFlight {
         self.engine.spawn(async move {
             let refreshing = RefreshGuard(slot_ref);
             let renewed = async {
-                match flight.turn.try_lock().await? {
+                match flight.turn().try_lock().await? {
                     Some(guard) => {
                         flight.load(&register, guard, ttl, load, Some(&seen), || {}).await.map(drop)
                     }
@@ -492,6 +490,11 @@ impl SingleFlight {
         let chance =
             (f64::from(crate::random::u32().unwrap_or(u32::MAX)) + 1.0) / (f64::from(u32::MAX) + 1.0);
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
+    }
+
+    /// Returns the lock of the loader. A loader that is not polled loses it in time.
+    fn turn(&self) -> Mutex {
+        self.turn.clone().max_hold_unless_set(self.turn_limit())
     }
 
     /// Returns how long a turn lasts at most: it includes the ways to the store before and after the load, and those

@@ -177,6 +177,12 @@ impl<K: kind::Kind> Lock<K> {
         self
     }
 
+    /// Sets the maximum time to hold the lock, unless the user has set one.
+    pub(crate) fn max_hold_unless_set(mut self, limit: Duration) -> Self {
+        self.max_hold.get_or_insert(limit);
+        self
+    }
+
     /// Sets the minimum time to hold the lock; none by default. A lock that is released earlier is kept
     /// until that time is over.
     ///

@@ -8,7 +8,10 @@ use std::time::Duration;
 use crate::common::{Store, ms};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, Tuning, ValueSource};
+use leasehold::{
+    Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, SingleFlight, TokioClock, Tuning,
+    ValueSource,
+};
 use leasehold_core::{Backend, Put, Resource};
 
 /// No machine is so busy.
@@ -282,4 +285,31 @@ async fn too_many_locks_at_once_are_refused_by_name() {
     let (locks, _) = Store::new().client();
     let error = locks.striped_mutex("stock", 4097).all().lock().await.unwrap_err();
     assert_eq!((error.kind(), error.to_string().contains("stock")), (ErrorKind::Invalid, true), "{error}");
+}
+
+/// The order of the two settings does not matter.
+#[tokio::test(start_paused = true)]
+async fn max_hold_of_a_loader_outlives_a_later_limit_of_the_flight() {
+    let store = Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())));
+    let open = || Client::builder().clock(Arc::new(TokioClock::new())).over(store.clone()).unwrap();
+    let (limit, minute) = (Duration::from_millis(300), Duration::from_secs(60));
+    for (key, is_set_first) in [("first", true), ("second", false)] {
+        let flight = |locks: &Client| {
+            let flight = locks.single_flight(key);
+            let limited = |flight: SingleFlight| flight.with(|lock| Ok(lock.max_hold(limit))).unwrap();
+            if is_set_first { limited(flight).within(minute) } else { limited(flight.within(minute)) }
+        };
+        let (stuck, next) = (flight(&open()), flight(&open()));
+        let stuck = tokio::spawn(async move {
+            let load = || std::future::pending::<Result<Option<Vec<u8>>, std::io::Error>>();
+            stuck.get_or_load(minute, load).await
+        });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let began = tokio::time::Instant::now();
+        let load = || async { Ok::<_, std::io::Error>(Some(b"value".to_vec())) };
+        let loaded = next.get_or_load(minute, load).await.unwrap();
+        assert_eq!(loaded.value.as_deref(), Some(&b"value"[..]));
+        assert!(began.elapsed() < limit * 2, "{key}: {:?}", began.elapsed());
+        stuck.abort();
+    }
 }
