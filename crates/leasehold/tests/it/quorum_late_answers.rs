@@ -205,7 +205,10 @@ impl Member for MemoryMember {
     }
 
     async fn list(&self, _prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
-        Ok(Vec::new())
+        let sent = *self.gate.borrow();
+        let listed = self.holder().map(|id| (claim(0).resource, id));
+        self.pass(sent, Gate::BeforeAnswer).await;
+        Ok(listed.into_iter().collect())
     }
 
     async fn subscribe(&self, _resource: &Resource) -> Result<Box<dyn Subscription>, Failure> {
@@ -596,6 +599,33 @@ async fn holder_is_seen_although_one_member_lacks_it_and_another_is_late() {
     late.gate.send_replace(Gate::BeforeAnswer);
     let seen = quorum.inspect(&ours.resource, None, &Patience::none(clock())).await.unwrap();
     assert_eq!(seen.holders.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_listed_although_one_member_lacks_it() {
+    let (quorum, [_, lacks, late]) = quorum().await;
+    let ours = claim(1);
+    granted(&quorum, &ours).await;
+    settle().await;
+    let list = || {
+        let quorum = quorum.clone();
+        tokio::spawn(async move { quorum.list("", None, 10).await.unwrap() })
+    };
+    lacks.set_holder(None);
+    late.gate.send_replace(Gate::BeforeAnswer);
+    let listing = list();
+    settle().await;
+    assert!(!listing.is_finished(), "the late member may have the lock that makes a majority");
+    late.gate.send_replace(Gate::Open);
+    assert_eq!(listing.await.unwrap().len(), 1);
+    // Nobody waits for one whose answer changes nothing.
+    late.gate.send_replace(Gate::BeforeAnswer);
+    lacks.set_holder(Some(ours.id));
+    assert_eq!(list().await.unwrap().len(), 1);
+    let (quorum, members) = quorum_of(["a", "b", "c", "d", "e"]).await;
+    members[0].set_holder(Some(ours.id));
+    members[4].gate.send_replace(Gate::BeforeAnswer);
+    assert!(quorum.list("", None, 10).await.unwrap().is_empty());
 }
 
 fn clock() -> Arc<TokioClock> {

@@ -24,7 +24,7 @@ impl Quorum {
             let Some((number, outcome)) = rest.recv().await else { break };
             outcomes[number] = Some(outcome);
         }
-        let views = views(&outcomes);
+        let views = answers(&outcomes);
         if views.len() < self.members.majority() {
             return Err(self.members.failure(&outcomes));
         }
@@ -37,8 +37,7 @@ impl Quorum {
 
     /// Returns `true` if the members that are late may have the locks that make a claim a holder.
     fn may_have_another_holder(&self, outcomes: &Outcomes<MemberView>) -> bool {
-        let views = views(outcomes);
-        let late = outcomes.iter().filter(|outcome| outcome.is_none()).count();
+        let (views, late) = (answers(outcomes), late(outcomes));
         let seen = || views.iter().filter_map(|view| view.holder.as_ref().map(|seen| seen.id));
         let locks_of = |id: ClaimId| seen().filter(|other| *other == id).count();
         late > 0
@@ -73,25 +72,54 @@ impl Quorum {
             let prefix = prefix.to_owned();
             async move { member.list(&prefix).await }
         };
-        let all = |outcomes: &Outcomes<Vec<(Resource, ClaimId)>>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.members.gather(call, all).await;
-        let lists: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
-        if lists.len() < self.members.majority() {
+        let all = |outcomes: &Outcomes<Locks>| outcomes.iter().all(Option::is_some);
+        let (mut outcomes, mut rest) = self.members.gather_with_rest(|_, member| call(member), all).await;
+        while self.may_complete_another(&outcomes, after) {
+            let Some((number, outcome)) = rest.recv().await else { break };
+            outcomes[number] = Some(outcome);
+        }
+        if answers(&outcomes).len() < self.members.majority() {
             return Err(self.members.failure(&outcomes));
         }
-        let mut locks: BTreeMap<(&Resource, ClaimId), usize> = BTreeMap::new();
-        for (resource, id) in lists.into_iter().flatten() {
-            if after.is_none_or(|after| resource > after) {
-                *locks.entry((resource, *id)).or_default() += 1;
-            }
-        }
-        let held = locks.into_iter().filter(|(_, count)| *count >= self.members.majority());
+        let held =
+            counted(&outcomes, after).into_iter().filter(|(_, count)| *count >= self.members.majority());
         let row =
             |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary::new(resource.clone(), 1, 0);
         Ok(held.take(limit).map(row).collect())
     }
+
+    /// Returns `true` if the members that are late may have the locks that some claim lacks to a majority.
+    fn may_complete_another(&self, outcomes: &Outcomes<Locks>, after: Option<&Resource>) -> bool {
+        let (late, majority) = (late(outcomes), self.members.majority());
+        late > 0
+            && counted(outcomes, after)
+                .into_values()
+                .any(|count| count < majority && count + late >= majority)
+    }
 }
 
-fn views(outcomes: &Outcomes<MemberView>) -> Vec<&MemberView> {
+/// The locks of one member, and the claims that have them.
+type Locks = Vec<(Resource, ClaimId)>;
+
+/// Counts on how many members each claim has its lock, in the order of names.
+fn counted<'a>(
+    outcomes: &'a Outcomes<Locks>,
+    after: Option<&Resource>,
+) -> BTreeMap<(&'a Resource, ClaimId), usize> {
+    let mut locks = BTreeMap::new();
+    for (resource, id) in answers(outcomes).into_iter().flatten() {
+        if after.is_none_or(|after| resource > after) {
+            *locks.entry((resource, *id)).or_default() += 1;
+        }
+    }
+    locks
+}
+
+/// Returns the number of members that have not answered yet.
+fn late<T>(outcomes: &Outcomes<T>) -> usize {
+    outcomes.iter().filter(|outcome| outcome.is_none()).count()
+}
+
+fn answers<T>(outcomes: &Outcomes<T>) -> Vec<&T> {
     outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect()
 }
