@@ -51,10 +51,13 @@ async fn a_lock_goes_from_task_to_task_in_order_with_rising_fences() {
         let (entered, ready) = tokio::sync::oneshot::channel();
         tasks.push(tokio::spawn(async move {
             let mut lock = std::pin::pin!(mutex.lock());
-            // One poll queues it, so the order of tasks is the order of arrival.
-            let polled =
-                std::future::poll_fn(|cx| std::task::Poll::Ready(lock.as_mut().poll(cx).is_ready())).await;
-            assert!(!polled);
+            // Two polls queue it, as one of many acquisitions pauses once. So the order of tasks is that of arrival.
+            for _ in 0..2 {
+                let polled =
+                    std::future::poll_fn(|cx| std::task::Poll::Ready(lock.as_mut().poll(cx).is_ready()))
+                        .await;
+                assert!(!polled);
+            }
             entered.send(()).unwrap();
             let guard = lock.await.unwrap();
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
