@@ -242,6 +242,23 @@ impl Judge {
         }
     }
 
+    /// Returns the highest fence of the grants that were returned by now.
+    pub(crate) fn highest_fence(&self, resource: &Resource) -> Option<Fence> {
+        let seen = self.seen();
+        seen.fences.get(resource)?.iter().map(|(_, fence, _)| *fence).max()
+    }
+
+    /// Checks the fence of a task that began to wait when `before` was the highest one. Only a claim that was handed on
+    /// inside its process has its fence from before.
+    pub(crate) fn granted_after(&self, number: u64, before: Option<Fence>, guard: &Guard) {
+        let fence = guard.fence();
+        if fence <= before && fence.is_none_or(|fence| fence.sub == 0) {
+            let fence = fence.map_or_else(String::new, |fence| fence.to_string());
+            let before = before.map_or_else(String::new, |before| before.to_string());
+            self.fail(format!("w{number} has fence {fence}, below {before} that was granted before it came"));
+        }
+    }
+
     /// Checks a guard that the engine returned.
     pub(crate) fn granted(&self, client: usize, guard: &Arc<Guard>, owned: bool) -> u64 {
         self.returned(client, guard.resource());

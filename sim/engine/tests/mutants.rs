@@ -180,5 +180,18 @@ fn claims_rest_without_a_queue() {
     is_found_by_aim(mutant, "starves", aims::a_waiter_on_a_store_without_a_queue);
 }
 
+#[test]
+fn a_claim_of_others_counts_as_asked_for() {
+    let mutant = "a claim of others counts as asked for";
+    is_found_by_aim(mutant, "as if it had asked", aims::a_claim_of_a_reader_that_left);
+    is_found(mutant, "that was granted before it came");
+}
+
+#[test]
+fn what_is_kept_is_not_taken_over() {
+    let mutant = "what is kept is not taken over";
+    is_found_by_aim(mutant, "while the lock was held", aims::an_owner_returns_to_what_is_kept);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

@@ -213,6 +213,7 @@ async fn acquire(
     dice: &Dice,
 ) -> Option<Result<Option<Arc<Guard>>, ErrorKind>> {
     let judge = &world.judge;
+    let before = judge.highest_fence(&ask.thing.resource);
     let number = judge.waits(client, &ask.thing.resource, ask.share);
     let leaving = Leaving { world, number: Some(number) };
     let began = Instant::now();
@@ -237,7 +238,13 @@ async fn acquire(
         }
     ));
     match asked? {
-        Ok(guard) => Some(Ok(guard.map(Arc::new))),
+        Ok(guard) => {
+            // An owner may have it already.
+            if let Some(guard) = guard.as_ref().filter(|_| ask.owner.is_none()) {
+                judge.granted_after(number, before, guard);
+            }
+            Some(Ok(guard.map(Arc::new)))
+        }
         Err(error) => {
             judge.note(format_args!("w{number}: {error}"));
             if error.kind() == ErrorKind::Closed {

@@ -6,11 +6,11 @@
 pub(super) mod handle;
 pub(super) mod owner;
 pub(super) mod pending_grant;
+mod users;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio_util::sync::CancellationToken;
@@ -19,8 +19,10 @@ use super::Engine;
 use super::lease::{Ended, Lease, State};
 use super::release::job::Released;
 use super::release::reaper::{Ending, Waits};
+use crate::engine::hold::users::Users;
 use crate::events::Event;
 use crate::mutant::mutant;
+use crate::panics::can_enter_a_runtime;
 
 /// The right to use a granted claim.
 #[derive(Debug)]
@@ -36,8 +38,8 @@ pub(crate) struct Hold {
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
     /// then its end is not reported either.
     is_reported: AtomicBool,
-    /// The number of its handles in use, if an owner holds it.
-    pub(super) users: Option<Arc<AtomicUsize>>,
+    /// Its handles, if an owner holds it.
+    users: Option<Arc<Users>>,
     /// The earliest time at which it may be released, in nanoseconds of the clock.
     keep_until: AtomicU64,
     /// The end of its last handle, where something listens for it.
@@ -110,20 +112,15 @@ impl Hold {
         &self.engine
     }
 
-    /// Returns this hold, with a count of its handles in use.
-    pub(super) fn with_users(mut self, users: Arc<AtomicUsize>) -> Hold {
+    /// Returns this hold, with the handles of its owner.
+    fn with_users(mut self, users: Arc<Users>) -> Hold {
         self.users = Some(users);
         self
     }
 
-    /// Returns `true` if a handle of an owner uses it.
-    pub(super) fn is_used(&self) -> bool {
-        self.users.as_ref().is_some_and(|users| users.load(Ordering::SeqCst) > 0)
-    }
-
-    /// Returns this hold with `end` as the signal of its end.
-    pub(super) fn with_end(mut self, end: Arc<End>) -> Hold {
-        self.end = Some(end);
+    /// Returns this hold with `end` as the signal of its end, where something listens for it.
+    fn with_end(mut self, end: Option<Arc<End>>) -> Hold {
+        self.end = end;
         self
     }
 
@@ -224,31 +221,40 @@ impl Hold {
         self.keep_until.fetch_max(moment.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Returns the time for which it is to be kept without a handle.
-    pub(super) fn left_to_keep(&self) -> Duration {
-        match self.keep_until.load(Ordering::SeqCst) {
-            0 => Duration::ZERO,
-            end => self.now().until(Moment::from_nanos(end)),
-        }
+    /// Returns the time until which it is to be kept without a handle, if that is later than `now`.
+    fn kept_until(&self, now: Moment) -> Option<Moment> {
+        let until = Moment::from_nanos(self.keep_until.load(Ordering::SeqCst));
+        (until > now).then_some(until)
+    }
+
+    /// Returns the present time, or an earlier one if it was never to be kept.
+    fn now_if_kept(&self) -> Moment {
+        if self.kept_until(Moment::START).is_some() { self.now() } else { Moment::START }
     }
 
     /// Waits for the time for which it is to be kept, but no longer than the lock is held and the client is open.
-    pub(super) async fn stay(&self) {
-        let left = self.left_to_keep();
-        if left.is_zero() {
-            return;
-        }
-        let mut changes = self.held().watch();
-        tokio::select! {
-            _ = self.engine.sleep(left) => {}
-            _ = changes.lost() => {}
+    /// Returns the time until which it need not be kept any more.
+    async fn stay(&self) -> Moment {
+        loop {
+            let now = self.now_if_kept();
+            let Some(until) = self.kept_until(now) else { return now };
+            let stays = stays(self.engine.clone(), self.held().clone(), until);
+            // A thread that is ending cannot wait for a timer, or for a change.
+            let is_over = if can_enter_a_runtime() {
+                stays.await
+            } else {
+                self.engine.runtime.spawn(stays).await.unwrap_or(false)
+            };
+            if !is_over {
+                return Moment::NEVER;
+            }
         }
     }
 
     /// Does the same without blocking the caller, and ends this reference then.
-    pub(super) fn stay_behind(self: Arc<Self>) {
+    fn stay_behind(self: Arc<Self>) {
         let engine = self.engine.clone();
-        engine.spawn(async move { self.stay().await });
+        engine.spawn(async move { _ = self.stay().await });
     }
 
     /// Releases it. Returns the state in which it ended, and the outcome. The release happens even if the future is
@@ -282,6 +288,17 @@ impl Hold {
                 .unwrap_or_else(|| Released::unknown("the runtime ended before the release was confirmed"))
         };
         (state, released)
+    }
+}
+
+/// Waits until `until`; `false` if the lock is lost or the client closes before.
+async fn stays(engine: Arc<Engine>, held: Arc<Lease>, until: Moment) -> bool {
+    let mut changes = held.watch();
+    drop(held);
+    tokio::select! {
+        biased;
+        is_open = engine.sleep(engine.clock.now().until(until)) => is_open,
+        _ = changes.lost() => false,
     }
 }
 

@@ -78,3 +78,28 @@ async fn minimum_hold_of_one_guard_of_an_owner_outlasts_the_release_of_another()
         free.unwrap().expect("it is released when the call returns").release().await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn owner_that_re_enters_what_is_kept_releases_it_in_the_call() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (locks, other) = (open(), open());
+    let owner = Owner::new();
+    let mutex = locks.mutex("job").owner(&owner);
+    let kept = mutex.clone().min_hold(MINIMUM);
+    for re_enters in 1..=3 {
+        let began = tokio::time::Instant::now();
+        drop(kept.lock().await.unwrap());
+        for _ in 1..re_enters {
+            drop(mutex.lock().await.unwrap());
+        }
+        tokio::time::sleep(MINIMUM / 3).await;
+        let again = mutex.lock().await.unwrap();
+        tokio::time::sleep(MINIMUM / 3).await;
+        again.release().await.unwrap();
+        assert!(began.elapsed() >= MINIMUM, "{:?}", began.elapsed());
+        let free = other.mutex("job").try_lock().now_or_never().expect("this store decides at once");
+        free.unwrap().expect("it is released when the call returns").release().await.unwrap();
+    }
+}

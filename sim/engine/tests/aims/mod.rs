@@ -14,12 +14,13 @@ use simulated::local::MemoryBackend;
 use simulated::{Client, TokioClock, probe};
 
 pub(crate) use order::{
-    a_task_locks_in_a_loop, readers_behind_a_writer, the_next_behind_a_handoff, tries_behind_a_waiter,
+    a_claim_of_a_reader_that_left, a_task_locks_in_a_loop, readers_behind_a_writer,
+    the_next_behind_a_handoff, tries_behind_a_waiter,
 };
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
 pub(crate) use rest::{
-    a_waiter_on_a_store_without_a_queue, doubt_at_rest, tries_beside_an_unused_permit,
-    tries_while_nobody_uses_it,
+    a_waiter_on_a_store_without_a_queue, an_owner_returns_to_what_is_kept, doubt_at_rest,
+    tries_beside_an_unused_permit, tries_while_nobody_uses_it,
 };
 pub(crate) use runtime::a_runtime_ends;
 pub(crate) use slow::answers_take_longer_than_leases;

@@ -1,5 +1,9 @@
 //! Programs that check that later claims do not overtake waiters.
 
+use std::sync::Arc;
+
+use simulated::Client;
+use simulated::layer::{Fault, Mode, Verb};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
@@ -46,6 +50,32 @@ pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict 
         drop((held, tried));
         let _ = waiter.await;
         passed.then(|| "a try passed a waiter of this client".to_owned())
+    })
+}
+
+/// Lets a task come to a claim for which another one asked, after another client was granted a later one.
+pub(crate) fn a_claim_of_a_reader_that_left(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = store();
+        let wire = Arc::new(Fault::over(store.clone()));
+        let (ours, theirs) = (client(wire.clone()), client(store));
+        let late = dice.ms(10, 500);
+        wire.set(Verb::Contend, Mode::LateReply(late));
+        let read = |client: &Client| {
+            let book = client.rwlock("book");
+            tokio::spawn(async move { book.read().await.unwrap() })
+        };
+        let leaves = read(&ours);
+        sleep(late / 2).await;
+        let other = read(&theirs).await.unwrap();
+        let comes = read(&ours);
+        sleep(dice.ms(1, 3)).await;
+        leaves.abort();
+        let guard = comes.await.unwrap();
+        let (before, fence) = (other.fence().unwrap(), guard.fence().unwrap());
+        (fence.sub == 0 && fence < before).then(|| {
+            format!("a reader that came after {before} was granted {fence} as if it had asked for it")
+        })
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use simulated::layer::{Fault, Mode, Verb};
 use simulated::local::MemoryBackend;
-use simulated::{Client, Event, EventSubscriber, Note, TokioClock};
+use simulated::{Client, Event, EventSubscriber, Note, Owner, TokioClock};
 use tokio::time::{sleep, timeout};
 
 use super::{aimed, client, store};
@@ -40,6 +40,23 @@ pub(crate) fn tries_beside_an_unused_permit(seed: u64, mutant: &'static str) -> 
         let tried = ours.semaphore("seats", all).try_acquire().await;
         (!matches!(tried, Ok(Some(_))))
             .then(|| format!("an unused permit of this client is in the way: {tried:?}"))
+    })
+}
+
+/// Lets an owner use a lock again that is kept for a minimum time, and release it.
+pub(crate) fn an_owner_returns_to_what_is_kept(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = store();
+        let (ours, theirs) = (client(store.clone()), client(store));
+        let owner = Owner::new();
+        let lock = ours.mutex("job").owner(&owner);
+        let minimum = dice.ms(50, 500);
+        drop(lock.clone().min_hold(minimum).lock().await.unwrap());
+        sleep(dice.ms(0, 49)).await;
+        let again = if dice.percent(50) { lock } else { lock.min_hold(dice.ms(1, 500)) };
+        again.lock().await.unwrap().release().await.unwrap();
+        let tried = theirs.mutex("job").try_lock().await;
+        (!matches!(tried, Ok(Some(_)))).then(|| "a release returned while the lock was held".to_owned())
     })
 }
 

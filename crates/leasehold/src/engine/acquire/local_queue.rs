@@ -29,6 +29,8 @@ pub(crate) type Place = (Reverse<i32>, u64);
 #[derive(Debug)]
 pub(crate) struct LocalQueue<W, E, R> {
     waiters: BTreeMap<Place, Waiter<W>>,
+    /// The number of the last waiter that entered.
+    last_entered: u64,
     contending: Option<Contending>,
     held: Vec<HeldClaim>,
     /// Those of the held claims that belong to no task.
@@ -57,6 +59,8 @@ struct Contending {
     want: Want,
     /// The id of its claim, once that is drawn.
     id: Option<ClaimId>,
+    /// The number of the last waiter that had entered by then.
+    drawn_after: u64,
     /// `true` once its patience was ended, because nothing needs it any more.
     is_stopped: bool,
 }
@@ -133,6 +137,9 @@ pub(crate) enum Change<W, E, R> {
 pub(crate) struct Outcome<W, E, R> {
     /// The waiter that gets what was granted or released, with its request.
     pub(crate) taker: Option<(W, Want)>,
+    /// `true` if the taker came after the claim, which was drawn for others, and other clients may have been granted
+    /// later claims before it came: the claim is handed on to it.
+    pub(crate) is_handed_on: bool,
     /// The resting claim that the taker gets, or a task whose `Try` is allowed.
     pub(crate) resumed: Option<R>,
     /// `true` if the released claim rests now.
@@ -164,6 +171,7 @@ impl<W, E, R> Default for Outcome<W, E, R> {
     fn default() -> Self {
         Outcome {
             taker: None,
+            is_handed_on: false,
             resumed: None,
             rests: false,
             rests_over: Vec::new(),
@@ -185,6 +193,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
     pub(crate) fn new(store_has_queue: bool, is_closed: bool) -> Self {
         LocalQueue {
             waiters: BTreeMap::new(),
+            last_entered: 0,
             contending: None,
             held: Vec::new(),
             resting: Vec::new(),
@@ -206,6 +215,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         let skips_follow_up = self.skips_follow_up(&change);
         match change {
             Change::Enter { place, want, task, handle } => {
+                self.last_entered = place.1;
                 outcome.waits_for_itself = task.is_some()
                     && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
                 match self.resume(&want, task) {
@@ -224,11 +234,12 @@ impl<W, E, R> LocalQueue<W, E, R> {
                     !outcome.is_allowed && self.admits(want.share, |held| !held.is_unused);
             }
             Change::Drawn(id) => {
+                let drawn_after = self.last_entered;
                 if let Some(contending) = &mut self.contending {
-                    contending.id = Some(id);
+                    (contending.id, contending.drawn_after) = (Some(id), drawn_after);
                 }
             }
-            Change::Granted(claim) => outcome.taker = self.grant(claim),
+            Change::Granted(claim) => (outcome.taker, outcome.is_handed_on) = self.grant(claim),
             Change::Ended { failed } => outcome.failed = self.end_contender(failed),
             Change::GrantedDirectly(claim) => self.held.push(claim),
             Change::Returned { id, left, rest } => {
@@ -270,14 +281,20 @@ impl<W, E, R> LocalQueue<W, E, R> {
         outcome
     }
 
-    /// Records that the contender's claim is held, and returns the waiter that gets it.
-    fn grant(&mut self, claim: HeldClaim) -> Option<(W, Want)> {
+    /// Records that the contender's claim is held. Returns the waiter that gets it, and whether it is handed on to it.
+    fn grant(&mut self, claim: HeldClaim) -> (Option<(W, Want)>, bool) {
         // It is held even if its waiter has left: the engine then drops the hold, which releases it.
-        let want = self.contending.take().map(|contending| contending.want);
-        let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
+        let contending = self.contending.take();
+        let place = contending.as_ref().and_then(|contending| self.first(&contending.want));
+        let drawn_after = contending.map_or(u64::MAX, |contending| contending.drawn_after);
+        // No later claim is granted beside one that excludes all others.
+        let is_late = |place: &Place| place.1 > drawn_after && !claim.want.share.is_exclusive();
+        let is_handed_on =
+            place.as_ref().is_some_and(is_late) && !mutant!("a claim of others counts as asked for");
+        let taker = place.and_then(|place| self.waiters.remove(&place));
         let task = taker.as_ref().and_then(|waiter| waiter.task);
         self.held.push(HeldClaim { task, ..claim });
-        taker.map(|waiter| (waiter.handle, waiter.want))
+        (taker.map(|waiter| (waiter.handle, waiter.want)), is_handed_on)
     }
 
     /// Records that the contender has ended without a grant, and returns the waiters that get its error.
@@ -285,7 +302,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         let want = self.contending.take().map(|contending| contending.want);
         let mut waiters = Vec::new();
         if let Some(want) = want.filter(|_| failed) {
-            while let Some(waiter) = self.take(|waiter| waiter.want == want) {
+            while let Some(waiter) = self.first(&want).and_then(|place| self.waiters.remove(&place)) {
                 waiters.push(waiter.handle);
             }
         }
@@ -386,7 +403,8 @@ impl<W, E, R> LocalQueue<W, E, R> {
             contending.is_stopped |= outcome.stop;
         }
         if let Some(want) = &outcome.start {
-            self.contending = Some(Contending { want: want.clone(), id: None, is_stopped: false });
+            self.contending =
+                Some(Contending { want: want.clone(), id: None, drawn_after: u64::MAX, is_stopped: false });
         }
         // A release that something waits for must not depend on how often its caller is polled. A waiter
         // counts however it came, so this check is here and not at each change.
@@ -444,15 +462,14 @@ impl<W, E, R> LocalQueue<W, E, R> {
     fn is_useful(&self, want: &Want) -> bool {
         let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
         // The waiter that would get the contender's claim.
-        let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
-        let Some(((_, came), _)) = meant else { return false };
+        let Some((_, came)) = self.first(want) else { return false };
         let share = first.want.share;
         // A share of smaller weight or larger capacity may fit where that of the contender does not.
         let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
         // Priority alone does not take over the place of another waiter, unless that waiter waits for this
         // process.
         let waits_for_us = self.fits(share) && !self.fits(want.share);
-        !(waits_for_us || (is_easier && first_came < came))
+        !(waits_for_us || (is_easier && *first_came < came))
     }
 
     /// Returns `true` if a task outside the queue may ask the server: if no claim of this process that counts is
@@ -519,10 +536,9 @@ impl<W, E, R> LocalQueue<W, E, R> {
         !self.waiters.is_empty() || self.contending.is_some() || self.dependents > 0
     }
 
-    /// Removes and returns the first waiter that matches.
-    fn take(&mut self, is_meant: impl Fn(&Waiter<W>) -> bool) -> Option<Waiter<W>> {
-        let place = *self.waiters.iter().find(|(_, waiter)| is_meant(waiter))?.0;
-        self.waiters.remove(&place)
+    /// Returns the place of the first waiter with exactly this request.
+    fn first(&self, want: &Want) -> Option<Place> {
+        self.waiters.iter().find(|(_, waiter)| waiter.want == *want).map(|(place, _)| *place)
     }
 }
 

@@ -198,7 +198,7 @@ impl Engine {
     pub(crate) fn grant_directly(grant: PendingGrant) -> Result<Hold> {
         let claim = held_claim(&grant, Requester::here());
         grant.engine().change_queue_with(grant.resource(), true, None, || Change::GrantedDirectly(claim));
-        grant.begin()
+        grant.begin(Passed::default())
     }
 
     /// Passes the contender's granted claim to the first task with exactly this request.
@@ -206,7 +206,8 @@ impl Engine {
         let claim = held_claim(&grant, None);
         let changed =
             grant.engine().change_queue_with(grant.resource(), true, None, || Change::Granted(claim));
-        let outcome = grant.begin();
+        let passed = Passed::default();
+        let outcome = grant.begin(if changed.is_handed_on { passed.handed_off() } else { passed });
         // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
         // releases it.
         if let Some((reply, _)) = changed.taker {

@@ -6,13 +6,13 @@
 
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use leasehold_core::LossCause;
+use leasehold_core::{LossCause, Moment};
 
-use crate::engine::hold::{End, Hold};
-use crate::engine::lease::State;
+use crate::engine::hold::users::{Ended, Keeper};
+use crate::engine::hold::{End, Hold, stays};
+use crate::engine::lease::{Lease, State};
 use crate::engine::release::job::Released;
 use crate::mutant::mutant;
 
@@ -29,7 +29,7 @@ pub(crate) struct HoldHandle {
 impl HoldHandle {
     pub(crate) fn new(hold: Arc<Hold>) -> HoldHandle {
         if let Some(users) = &hold.users {
-            users.fetch_add(1, Ordering::SeqCst);
+            users.enter();
         }
         HoldHandle { hold: Some(hold), is_used: true, end: OnceLock::new() }
     }
@@ -71,11 +71,12 @@ impl HoldHandle {
     pub(crate) async fn release(mut self) -> (State, Option<Released>) {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
-        if !self.hold().is_used() {
-            self.hold().stay().await;
-        }
         let held = self.held().clone();
-        match self.into_hold() {
+        if self.ends_beside_others(&held) {
+            return (held.state(), None);
+        }
+        let now = self.hold().stay().await;
+        match self.end_at(now) {
             Some(hold) => {
                 let (state, released) = hold.release();
                 (state, Some(released.await))
@@ -87,30 +88,51 @@ impl HoldHandle {
     /// Ends this handle, and returns the hold if this was its last one. Ending that hold then notifies
     /// the listeners of this handle.
     pub(crate) fn into_hold(mut self) -> Option<Hold> {
-        self.leave();
-        let hold = self.hold.take()?;
-        Self::last(hold, self.end.take())
+        // It is not kept for its minimum time.
+        self.end_at(Moment::NEVER)
     }
 
-    fn last(hold: Arc<Hold>, end: Option<Arc<End>>) -> Option<Hold> {
-        let Some(end) = end else { return Arc::into_inner(hold) };
-        let held = hold.held().clone();
-        match Arc::into_inner(hold) {
-            Some(hold) => Some(hold.with_end(end)),
-            None => {
-                if !mutant!("guards of one owner end together") {
-                    end.signal(held.state());
-                }
-                None
+    /// Ends this handle if others use the hold: one of them is the last.
+    fn ends_beside_others(&mut self, held: &Lease) -> bool {
+        let Some(users) = self.hold().users.clone() else { return false };
+        self.hold = self.hold.take().and_then(|hold| users.end_if_used(hold));
+        if self.hold.is_none() {
+            signal(self.end.take(), held);
+        }
+        self.hold.is_none()
+    }
+
+    /// Ends this handle. Returns the hold if this was its last one, and the hold need not be kept for longer than
+    /// `now`.
+    fn end_at(&mut self, now: Moment) -> Option<Hold> {
+        self.leave();
+        let (hold, end) = (self.hold.take()?, self.end.take());
+        let Some(users) = hold.users.clone() else {
+            // It has no other handle.
+            return Arc::into_inner(hold).map(|hold| hold.with_end(end));
+        };
+        let (engine, held) = (hold.engine.clone(), hold.held().clone());
+        let ended = users.end(hold, now);
+        match ended {
+            Ended::Last(hold) => return Some(hold.with_end(end)),
+            Ended::Shared => signal(end, &held),
+            Ended::Kept(until) => {
+                signal(end, &held);
+                let keeper = Keeper { users, until };
+                engine.clone().spawn(async move {
+                    let _keeper = keeper;
+                    stays(engine, held, until).await;
+                });
             }
         }
+        None
     }
 
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_used)
             && let Some(users) = &self.hold().users
         {
-            users.fetch_sub(1, Ordering::SeqCst);
+            users.leave();
         }
     }
 
@@ -136,17 +158,22 @@ impl Drop for HoldHandle {
         if self.hold.is_none() {
             return;
         }
-        self.leave();
-        let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
-        // As long as another handle uses the hold, that one keeps it: a reference that stays behind would make it not
-        // the last one.
-        if hold.is_used() || hold.left_to_keep().is_zero() {
-            drop(Self::last(hold, end));
+        let now = self.hold().now_if_kept();
+        if self.hold().users.is_some() || self.hold().kept_until(now).is_none() {
+            drop(self.end_at(now));
             return;
         }
-        if let Some(end) = end {
-            end.signal(hold.held().state());
-        }
+        let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
+        signal(end, hold.held());
         hold.stay_behind();
+    }
+}
+
+/// Notifies the listeners of a handle that has ended without its hold.
+fn signal(end: Option<Arc<End>>, held: &Lease) {
+    if let Some(end) = end
+        && !mutant!("guards of one owner end together")
+    {
+        end.signal(held.state());
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use leasehold_core::deadlock::{HOLDS_MAX, Tag};
@@ -17,6 +17,7 @@ use crate::engine::Want;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
+use crate::engine::hold::users::Users;
 use crate::engine::lease::{Lease, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
@@ -134,7 +135,7 @@ struct Owned {
     hold: Weak<Hold>,
     /// The lease, which another hold may have by now.
     lease: Weak<Lease>,
-    users: Arc<AtomicUsize>,
+    users: Arc<Users>,
 }
 
 impl Owned {
@@ -153,7 +154,7 @@ impl Owned {
     /// Returns `true` if a handle uses the hold. Otherwise it is only kept for a minimum time, or is
     /// being released.
     fn is_used(&self) -> bool {
-        self.users.load(Ordering::SeqCst) > 0
+        self.users.has_any()
     }
 
     /// Returns the lease, if the hold has not ended and is not lost.

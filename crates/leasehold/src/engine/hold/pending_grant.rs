@@ -70,17 +70,18 @@ impl PendingGrant {
         &self.held
     }
 
-    /// Begins the first use. The grant must be in its queue by now.
+    /// Begins the first use, by a user to which the claim was `passed` on so often. The grant must be in its queue by
+    /// now.
     ///
     /// # Errors
     /// `Closed` where the client was closed meanwhile; the claim is then released.
-    pub(crate) fn begin(mut self) -> Result<Hold> {
+    pub(crate) fn begin(mut self, passed: Passed) -> Result<Hold> {
         self.held.limit_hold(self.want.max_hold);
         if !self.engine.renewer.watch(&self.held, self.lost.as_ref()) {
             return Err(Error::closed("lock").on(&self.want.resource));
         }
         self.has_begun = true;
-        Ok(Hold::new(self.engine.clone(), self.held.clone(), Passed::default()))
+        Ok(Hold::new(self.engine.clone(), self.held.clone(), passed))
     }
 }
 

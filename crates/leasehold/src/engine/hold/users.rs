@@ -1,0 +1,110 @@
+//! The handles of an owner on one hold, and the hold itself while none is left and its minimum time is not over.
+//!
+//! Ground rules: a handle ends and drops its reference under one lock, so the handle that ends last has the last
+//! reference, and its release ends the claim. What is kept belongs to no handle, and the next handle takes it over.
+//! No clock and no other foreign code is called under the lock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use leasehold_core::Moment;
+
+use crate::engine::hold::Hold;
+use crate::mutant::mutant;
+
+/// The handles on one hold.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Users(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The handles that have not ended.
+    handles: usize,
+    /// Those of them that use the hold. The others wait for the end of its minimum time.
+    in_use: usize,
+    /// The hold without a handle, until its minimum time is over.
+    kept: Option<Arc<Hold>>,
+}
+
+/// The end of a handle.
+pub(super) enum Ended {
+    /// Other handles have the hold.
+    Shared,
+    /// It was the last one, and the hold is kept until this moment.
+    Kept(Moment),
+    /// It was the last one.
+    Last(Hold),
+}
+
+impl Users {
+    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for a minimum time, or is being released.
+    pub(super) fn has_any(&self) -> bool {
+        self.state().in_use > 0
+    }
+
+    /// Adds a handle, which has a reference of its own to the hold.
+    pub(super) fn enter(&self) {
+        let mut state = self.state();
+        state.handles += 1;
+        state.in_use += 1;
+        let kept = state.kept.take_if(|_| !mutant!("what is kept is not taken over"));
+        drop(state);
+        drop(kept);
+    }
+
+    /// Records that a handle does not use the hold any more.
+    pub(super) fn leave(&self) {
+        self.state().in_use -= 1;
+    }
+
+    /// Ends a handle if others use the hold. Otherwise returns its reference.
+    pub(super) fn end_if_used(&self, hold: Arc<Hold>) -> Option<Arc<Hold>> {
+        let mut state = self.state();
+        if state.in_use == 0 {
+            return Some(hold);
+        }
+        state.handles -= 1;
+        // Not the last reference: the handles that use it have others.
+        drop(hold);
+        None
+    }
+
+    /// Ends a handle. If it is the last one, and the hold is to be kept for longer than `now`, it is kept in here.
+    pub(super) fn end(&self, hold: Arc<Hold>, now: Moment) -> Ended {
+        let mut state = self.state();
+        state.handles -= 1;
+        if state.handles > 0 {
+            // Not the last reference, as above.
+            drop(hold);
+            return Ended::Shared;
+        }
+        if let Some(until) = hold.kept_until(now) {
+            state.kept = Some(hold);
+            return Ended::Kept(until);
+        }
+        drop(state);
+        // A task of the owner that looks at the hold in this moment has a reference, and a handle in the next.
+        Arc::into_inner(hold).map_or(Ended::Shared, Ended::Last)
+    }
+
+    /// Ends what was kept until this moment, unless a handle has taken it over, or it is kept for longer by now.
+    fn end_keeping(&self, until: Moment) {
+        let over = self.state().kept.take_if(|hold| hold.kept_until(until).is_none());
+        drop(over);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends what is kept when it is dropped.
+pub(super) struct Keeper {
+    pub(super) users: Arc<Users>,
+    pub(super) until: Moment,
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.users.end_keeping(self.until);
+    }
+}

@@ -1,0 +1,67 @@
+//! Threads that are ending, and whose values of tokio are gone, use locks.
+//!
+//! It is a program of its own: once a test has stopped the clock, tokio asks a value of the thread for the time.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use common::block_on;
+use leasehold::Client;
+
+const MINIMUM: Duration = Duration::from_millis(150);
+
+thread_local! {
+    static LAST: RefCell<Option<LastAct>> = const { RefCell::new(None) };
+}
+
+/// An act of a thread that is ending.
+struct LastAct(Option<Box<dyn FnOnce()>>);
+
+impl Drop for LastAct {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+/// Runs `act` in a thread whose values of tokio are gone. A panic there ends the process.
+fn as_a_thread_ends(handle: tokio::runtime::Handle, act: impl FnOnce() + Send + 'static) {
+    let ends = std::thread::spawn(move || {
+        LAST.set(Some(LastAct(Some(Box::new(act)))));
+        // What a thread uses later is destroyed first.
+        drop(handle.enter());
+    });
+    ends.join().unwrap();
+}
+
+#[test]
+fn minimum_hold_is_kept_by_a_thread_that_is_ending() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let locks = runtime.block_on(Client::open("mem:")).unwrap();
+    let mutex = locks.mutex("job").min_hold(MINIMUM);
+    for is_dropped in [true, false] {
+        let began = Instant::now();
+        let guard = runtime.block_on(mutex.lock()).unwrap();
+        as_a_thread_ends(runtime.handle().clone(), move || match is_dropped {
+            true => drop(guard),
+            false => block_on(guard.release()).unwrap(),
+        });
+        let next = runtime.block_on(locks.mutex("job").lock()).unwrap();
+        assert!(began.elapsed() >= MINIMUM);
+        runtime.block_on(next.release()).unwrap();
+    }
+    // Nothing can wait any more, and nothing is kept.
+    let (first, second) =
+        (runtime.block_on(mutex.lock()), runtime.block_on(locks.mutex("other").min_hold(MINIMUM).lock()));
+    let (first, second, handle) = (first.unwrap(), second.unwrap(), runtime.handle().clone());
+    drop(runtime);
+    as_a_thread_ends(handle, move || {
+        drop(first);
+        assert!(block_on(second.release()).is_err());
+    });
+}
