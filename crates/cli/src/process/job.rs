@@ -373,8 +373,9 @@ impl<'a> Job<'a> {
         }
         terminal.take_back();
         // The job that the shell knows is this process's group. It stops as a whole, so that the shell takes
-        // over.
-        if kill_current_process_group(Signal::TSTP).is_ok() {
+        // over; or an outer `run`, which lends the terminal if the signal says that it is wanted.
+        let stop = if wants_terminal { signal } else { Signal::TSTP };
+        if kill_current_process_group(stop).is_ok() {
             // If no shell could ever continue the group, the kernel does not stop it; then this process
             // continues.
             drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);

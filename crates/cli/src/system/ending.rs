@@ -106,7 +106,7 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
 }
 
 /// Returns `true` if the process is a warden. It takes its name after it was started under it.
-fn is_warden_process(process: &Process) -> bool {
+pub(crate) fn is_warden_process(process: &Process) -> bool {
     process.is_named(WARDEN_NAME) || argument(process.pid, 0).is_some_and(|name| name == WARDEN_NAME)
 }
 

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgrp, getpid, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
+use crate::system::ending::is_warden_process;
 use crate::system::processes;
 use crate::system::signals::was_ignored;
 
@@ -77,7 +78,7 @@ fn is_gone(sent: rustix::io::Result<()>) -> bool {
 
 /// Returns `true` if other processes are at work in the group of this process that would lose the terminal
 /// when it is lent: members of a pipeline, or a script that did not wait. The ancestors of this process,
-/// which wait for it, do not count.
+/// which wait for it, do not count, and neither does the warden of an outer `run`, which leads the group.
 pub(crate) fn is_shared() -> bool {
     // This is how a script without job control starts a program that it does not wait for.
     if was_ignored(Signal::INT) {
@@ -89,7 +90,7 @@ pub(crate) fn is_shared() -> bool {
     let group = all.iter().find(|process| process.pid == own).and_then(|process| process.group);
     all.iter().any(|process| {
         let is_member = process.group == group && !process.is_over;
-        is_member && process.pid != own && !waiting.contains(&process.pid)
+        is_member && process.pid != own && !waiting.contains(&process.pid) && !is_warden_process(process)
     })
 }
 

@@ -92,6 +92,66 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
 }
 
 #[test]
+fn ctrl_z_stops_nested_runs_and_fg_continues_them() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("reads"), format!("{READS}\nexit 5\n")).unwrap();
+    let inner = "leasehold run b -- leasehold run c -- sh reads";
+    for outer in
+        [format!("leasehold run a -- {inner}"), format!("leasehold run a -- sh -c '{inner}; exit $?'")]
+    {
+        let mut shell = Pty::shell(&sandbox);
+        shell.enter(&outer);
+        shell.see("ready");
+        shell.press("\x1a");
+        shell.see("Stopped");
+        shell.prompt();
+        shell.enter("leasehold run --no-wait c -- true; echo code $?");
+        shell.see("code 75");
+        shell.prompt();
+        shell.enter("fg");
+        shell.see("onward");
+        shell.press("words\r");
+        shell.see("got words");
+        shell.prompt();
+        shell.enter("echo code $?");
+        shell.see("code 5");
+    }
+}
+
+#[test]
+fn ctrl_z_stops_the_command_of_a_nested_run_that_reads_nothing() {
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
+    shell
+        .enter("leasehold run a -- leasehold run b -- sh -c 'echo $$ >pid; echo rea\"\"dy; exec sleep 1000'");
+    shell.see("ready");
+    shell.press("\x1a");
+    shell.see("Stopped");
+    shell.prompt();
+    let pid = std::fs::read_to_string(sandbox.path("pid")).unwrap();
+    let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap();
+    assert!(state.contains(") T "), "it runs on while its lock is not renewed: {state}");
+    shell.enter("fg");
+    shell.see("leasehold run a");
+    shell.press("\x03");
+    shell.prompt();
+    shell.enter("echo code $?");
+    shell.see("code 130");
+}
+
+#[test]
+fn nested_run_in_a_pipeline_gets_the_terminal_when_it_wants_it() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("reads"), READS).unwrap();
+    let mut shell = Pty::shell(&sandbox);
+    shell.enter("leasehold run a -- sh -c 'leasehold run b -- leasehold run c -- sh reads | cat'");
+    shell.see("ready");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.prompt();
+}
+
+#[test]
 fn background_job_gets_the_terminal_when_brought_to_the_front() {
     let sandbox = Sandbox::new();
     let mut shell = Pty::shell(&sandbox);
