@@ -174,7 +174,7 @@ impl HeldRun<'_> {
         }
         let (program, variables) = (&request.program, self.hold.variables(request));
         let child = match job.group() {
-            Some(group) => Child::start(program, file, variables, group, Stdio::inherit()).await,
+            Some(group) => Child::start(program, file, variables, group, Stdio::inherit).await,
             None => Child::start_beside(program, file, variables, |command| job.tell_warden(command)).await,
         };
         match child {

@@ -4,11 +4,13 @@
 //! process and none of its other descriptors. It is waited for by its id and by nothing else, so that its
 //! stops are seen too; after its end was seen, the id is no longer used.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
 use crate::process::environment::Variables;
@@ -39,7 +41,8 @@ pub(crate) enum Ending {
 }
 
 impl Child {
-    /// Starts `file` as `program`, with these variables set, or removed, in this group.
+    /// Starts `file` as `program`, with these variables set, or removed, in this group. A script that does not name its
+    /// interpreter is run by `/bin/sh`, as by `execvp` and by a shell.
     ///
     /// # Errors
     /// Of the operating system; see [`Program::refusal`].
@@ -48,13 +51,22 @@ impl Child {
         file: PathBuf,
         variables: Variables,
         group: Pid,
-        stdin: Stdio,
+        stdin: fn() -> Stdio,
     ) -> io::Result<Child> {
-        let mut command = command(program, file, variables);
-        command.process_group(group.as_raw_nonzero().get()).stdin(stdin);
+        let spawn = move |mut command: Command| {
+            command.process_group(group.as_raw_nonzero().get()).stdin(stdin()).spawn()
+        };
+        let by_shell = by_shell(program, &file, variables.clone());
+        let command = command(program, file.clone(), variables);
         // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
         // renewed meanwhile.
-        unblocked(move || command.spawn()).await.map(|child| Child { pid: Pid::from_child(&child) })
+        let started = unblocked(move || match spawn(command) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NOEXEC) && is_script(&file) => {
+                spawn(by_shell)
+            }
+            started => started,
+        });
+        started.await.map(|child| Child { pid: Pid::from_child(&child) })
     }
 
     /// Starts it in the group of the caller. It does not begin before `known` has returned, nor if this process ends
@@ -111,6 +123,22 @@ pub(crate) fn command(program: &Program, file: PathBuf, variables: Variables) ->
     command
 }
 
+/// Builds the start of a script that does not name its interpreter.
+fn by_shell(program: &Program, file: &Path, variables: Variables) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.arg(file).args(&program.arguments);
+    set(&mut command, variables);
+    command
+}
+
+/// Returns `true` if a file that the system cannot execute may be a script: its first line is text, as POSIX says.
+fn is_script(file: &Path) -> bool {
+    let mut line = Vec::new();
+    let read =
+        File::open(file).and_then(|file| BufReader::new(file.take(FIRST_LINE)).read_until(b'\n', &mut line));
+    read.is_ok() && !line.contains(&0) && !line.starts_with(b"\x7fELF")
+}
+
 fn set(command: &mut Command, variables: Variables) {
     for (name, value) in variables {
         match value {
@@ -137,3 +165,6 @@ fn change_of(status: WaitStatus) -> Option<Change> {
     let signal = status.stopping_signal()?;
     Some(Change::Stopped(Signal::from_named_raw(signal).unwrap_or(Signal::STOP)))
 }
+
+/// The number of bytes of a file that show whether it is text.
+const FIRST_LINE: u64 = 256;

@@ -32,7 +32,7 @@ async fn supervise(request: &Request, program: &Program, signals: &mut Signals) 
     let file = program.find().map_err(|problem| problem.to_string())?;
     let warden = Warden::start(Vec::new()).map_err(|error| error.to_string())?;
     let variables = variables(request, &[], Tags::inherited().with(None));
-    let child = Child::start(program, file, variables, warden.group(), Stdio::null()).await;
+    let child = Child::start(program, file, variables, warden.group(), Stdio::null).await;
     let ended = match child {
         Ok(child) => {
             Hook { warden: &warden, grace: request.grace(), end: None }

@@ -80,6 +80,25 @@ fn command_that_fails_to_start_releases_the_lock() {
     }
 }
 
+/// As a shell, `flock`, `env` and `execvp` do.
+#[test]
+fn script_that_names_no_interpreter_is_run_by_the_shell() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path("script");
+    std::fs::write(&script, "echo $# $2 of $0 under $LEASEHOLD_NAME; exit 5\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let name = script.to_str().unwrap();
+    for launch in [&[][..], &["--same-group"], &["--wait-group"], &["--exec"]] {
+        let ended = sandbox.end(&[&["run", "job"], launch, &["--", name, "a", "b c"]].concat()).expect(5);
+        assert_eq!(ended.out, format!("2 b c of {name} under job\n"), "{launch:?}");
+    }
+    // An empty one does nothing, and the shell gets nothing that is not text.
+    for (content, code) in [(&b""[..], 0), (b"echo in\0\n", 126)] {
+        std::fs::write(&script, content).unwrap();
+        assert_eq!(sandbox.end(&["run", "job", "--", name]).expect(code).out, "");
+    }
+}
+
 #[test]
 fn busy_exits_75_and_names_the_holder_and_its_start() {
     let sandbox = Sandbox::new();
