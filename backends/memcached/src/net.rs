@@ -5,3 +5,4 @@ pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod ring;
 pub(crate) mod servers;
+pub(crate) mod wire;

@@ -54,7 +54,8 @@ pub use backend::CellBackend;
 pub use backend::registers::CellRegisters;
 pub use backend::sweep::SweepReport;
 pub use cells::{
-    Call, Cell, CellStore, ClockSource, Found, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    Call, Cell, CellStore, ClockSource, Found, Locked, Put, SentWrite, Write, WriteAnswer, WriteCondition,
+    WriteOutcome,
 };
 pub use compat::shedlock::{
     End, Row, RowRequest, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    BATCH_MAX, Cell, CellStore, ClockSource, Locked, MAX_TTL, PLACE_TTL, Write, WriteAnswer, WriteCondition,
-    WriteOutcome,
+    BATCH_MAX, Cell, CellStore, ClockSource, Locked, MAX_TTL, PLACE_TTL, SentWrite, Write, WriteAnswer,
+    WriteCondition, WriteOutcome,
 };
 use leasehold_core::{
     Claim, Effect, Failure, FailureKind, Fence, FenceGrade, Finding, Ledger, Liveness, LockSupport, Profile,
@@ -21,20 +21,23 @@ use leasehold_core::{
 use crate::backend::diagnose;
 use crate::backend::list::Found;
 use crate::net::link::Link;
-use crate::net::servers::Servers;
+use crate::net::servers::{Node, Servers};
 use crate::protocol::command::{CLOCK_LAG, Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The items of all servers.
 #[derive(Debug)]
 pub(crate) struct Items {
-    pub(crate) servers: Servers,
+    pub(crate) servers: Arc<Servers>,
     profile: Profile,
 }
 
 impl Items {
     pub(crate) fn new(servers: Servers) -> Items {
-        Items { servers, profile: profile(LockSupport::Counted, QueueOrder::Fifo, PLACE_TTL) }
+        Items {
+            servers: Arc::new(servers),
+            profile: profile(LockSupport::Counted, QueueOrder::Fifo, PLACE_TTL),
+        }
     }
 }
 
@@ -80,6 +83,27 @@ impl CellStore for Items {
         self.servers.part(&claim.resource)
     }
 
+    fn numbers_states(&self) -> bool {
+        true
+    }
+
+    fn sends_now(&self) -> bool {
+        true
+    }
+
+    fn send_now(&self, write: Write) -> Option<SentWrite> {
+        let (node, key) = (self.servers.node(&write.at), self.servers.key(&write.at).ok()?);
+        let link = node.link_now()?;
+        let command = command(&write, &key, &link)?;
+        let sent = link.send(&[command, Command::Look { key: &key }])?;
+        let servers = self.servers.clone();
+        Some(Box::pin(async move {
+            let node = servers.node(&write.at);
+            let replies = node.answers_to(sent, true).await?;
+            outcome(node, &link, &write, replies)
+        }))
+    }
+
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let answers = self.servers.look(at).await.into_iter().zip(at);
         answers
@@ -92,10 +116,11 @@ impl CellStore for Items {
     }
 
     async fn write(&self, writes: &[&Write], _locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
-        if let [one] = writes
-            && one.answer == WriteAnswer::Full
-        {
-            return vec![self.write_and_look(one).await];
+        if let [one] = writes {
+            return vec![match one.answer {
+                WriteAnswer::Full => self.write_and_look(one).await,
+                WriteAnswer::Brief => self.write_alone(one).await,
+            }];
         }
         let at: Vec<&Resource> = writes.iter().map(|write| &write.at).collect();
         let keys: Result<Vec<Key>, Failure> = at.iter().map(|at| self.servers.key(at)).collect();
@@ -107,11 +132,7 @@ impl CellStore for Items {
         let answers = self.servers.scatter(&at, command, Reply::Differs { mark: None }).await;
         let answers = answers.into_iter().zip(writes);
         answers
-            .map(|(answer, write)| match answer?.1 {
-                Reply::Done { .. } => Ok(WriteOutcome::Written { version: None, fence: write.put.fence }),
-                Reply::Differs { .. } | Reply::Missing { .. } => Ok(WriteOutcome::Refused(None)),
-                reply => Err(self.servers.node(&write.at).unexpected(&reply)),
-            })
+            .map(|(answer, write)| brief_outcome(self.servers.node(&write.at), write, &answer?.1))
             .collect()
     }
 
@@ -146,40 +167,68 @@ impl CellStore for Items {
 }
 
 impl Items {
+    /// Makes one write.
+    async fn write_alone(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        let (node, key) = (self.servers.node(&write.at), self.servers.key(&write.at)?);
+        let link = node.link().await?;
+        let Some(command) = command(write, &key, &link) else { return Ok(WriteOutcome::Refused(None)) };
+        let reply = node.ask(&link, &[command]).await?.pop();
+        brief_outcome(node, write, &reply.unwrap_or(Reply::Missing { mark: None }))
+    }
+
     /// Makes one write, and looks at the item in the same request: at the number of the one that it put
     /// there, or at the one that is in its way.
     async fn write_and_look(&self, write: &Write) -> Result<WriteOutcome, Failure> {
-        let Write { at, when, put, .. } = write;
-        let (node, key) = (self.servers.node(at), self.servers.key(at)?);
+        let (node, key) = (self.servers.node(&write.at), self.servers.key(&write.at)?);
         let link = node.link().await?;
         let look = Command::Look { key: &key };
-        let (done, found) = match command(write, &key, &link) {
-            None => (Reply::Differs { mark: None }, node.ask(&link, &[look]).await?.pop()),
-            Some(command) => {
-                let mut replies = node.ask(&link, &[command, look]).await?;
-                let found = replies.pop();
-                (replies.pop().unwrap_or(Reply::Missing { mark: None }), found)
+        let replies = match command(write, &key, &link) {
+            None => {
+                let mut replies = node.ask(&link, &[look]).await?;
+                replies.insert(0, Reply::Differs { mark: None });
+                replies
             }
+            Some(command) => node.ask(&link, &[command, look]).await?,
         };
-        let found = found.unwrap_or(Reply::Missing { mark: None });
-        match (done, &found) {
-            (Reply::Done { .. }, Reply::Item { value, number, .. }) if *value == put.text.as_bytes() => {
-                let made = fence(&link, *number);
-                let fence = if *when == WriteCondition::Free { made } else { put.fence };
-                Ok(WriteOutcome::Written { version: Some(*number), fence })
-            }
-            (Reply::Done { .. }, _) if *when != WriteCondition::Free => {
-                Ok(WriteOutcome::Written { version: None, fence: put.fence })
-            }
-            (Reply::Done { .. } | Reply::Differs { .. } | Reply::Missing { .. }, _) => {
-                Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
-            }
-            // A server without memory refuses also to add what there is already.
-            (_, Reply::Item { .. }) if *when == WriteCondition::Free => {
-                Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
-            }
-            (refused, _) => Err(node.unexpected(&refused)),
+        outcome(node, &link, write, replies)
+    }
+}
+
+/// Reads the answer to a write.
+fn brief_outcome(node: &Node, write: &Write, reply: &Reply) -> Result<WriteOutcome, Failure> {
+    match reply {
+        Reply::Done { .. } => Ok(WriteOutcome::Written { version: None, fence: write.put.fence }),
+        Reply::Differs { .. } | Reply::Missing { .. } => Ok(WriteOutcome::Refused(None)),
+        reply => Err(node.unexpected(reply)),
+    }
+}
+
+/// Reads the answers to a write and to the look that followed it.
+fn outcome(
+    node: &Node,
+    link: &Link,
+    write: &Write,
+    mut replies: Vec<Reply>,
+) -> Result<WriteOutcome, Failure> {
+    let Write { at, when, put, .. } = write;
+    let found = replies.pop().unwrap_or(Reply::Missing { mark: None });
+    let done = replies.pop().unwrap_or(Reply::Missing { mark: None });
+    match (done, found) {
+        (Reply::Done { .. }, Reply::Item { value, number, .. }) if value == put.text.as_bytes() => {
+            let fence = if *when == WriteCondition::Free { fence(link, number) } else { put.fence };
+            Ok(WriteOutcome::Written { version: Some(number), fence })
         }
+        (Reply::Done { .. }, _) if *when != WriteCondition::Free => {
+            Ok(WriteOutcome::Written { version: None, fence: put.fence })
+        }
+        (Reply::Done { .. } | Reply::Differs { .. } | Reply::Missing { .. }, found) => {
+            Ok(WriteOutcome::Refused(read_cell(link, &found, at)?))
+        }
+        // A server without memory refuses also to add what there is already.
+        (_, found @ Reply::Item { .. }) if *when == WriteCondition::Free => {
+            Ok(WriteOutcome::Refused(read_cell(link, &found, at)?))
+        }
+        (refused, _) => Err(node.unexpected(&refused)),
     }
 }
 
@@ -201,7 +250,7 @@ fn command<'a>(write: &'a Write, key: &'a Key, link: &Link) -> Option<Command<'a
     })
 }
 
-fn read_cell(link: &Arc<Link>, reply: &Reply, at: &Resource) -> Result<Option<Cell>, Failure> {
+fn read_cell(link: &Link, reply: &Reply, at: &Resource) -> Result<Option<Cell>, Failure> {
     let Reply::Item { value, number, .. } = reply else { return Ok(None) };
     let text = String::from_utf8(value.clone()).map_err(|error| {
         let text =

@@ -16,7 +16,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::MemcachedConfig;
 use crate::net::error;
-use crate::net::link::{Duplex, Link};
+use crate::net::link::Link;
+use crate::net::wire::Duplex;
 use crate::protocol::command::Command;
 use crate::protocol::facts::Facts;
 use crate::protocol::reply::{self, Reply};

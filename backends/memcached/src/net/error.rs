@@ -4,7 +4,7 @@ use std::io;
 
 use leasehold_core::{Effect, Failure, FailureKind, Resource};
 
-use crate::net::link::NoAnswer;
+use crate::net::wire::NoAnswer;
 
 /// Explains why a connection came to nothing before anything was asked of it.
 pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {

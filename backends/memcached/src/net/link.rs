@@ -1,78 +1,67 @@
 //! One connection, shared by simultaneous requests: they are sent together, and answers come back in the
 //! order of the requests.
 //!
-//! A request is queued where it is made, and one task writes what is queued, reads the answers, and hands them out.
+//! A request on an idle connection is written by its caller, who also reads the answers: a task in between costs as
+//! much as the request. As soon as there is another request, or the caller leaves, the task of the connection takes
+//! over. It writes what is queued, reads the answers, and hands them out.
 //!
 //! Ground rules: every request learns whether it left this process. One whose time is over before it left
 //! never leaves; one whose time is over afterwards ends the connection, since a server that owes an answer is
 //! not to be trusted with the next. One whose caller is dropped is sent all the same, and its answer is read.
-//! Answers that carry a mark must carry the right one.
+//! Answers that carry a mark must carry the right one. No request depends on the caller of another one, who may never
+//! be polled again.
 
-use std::collections::VecDeque;
-use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
+use crate::net::wire::{
+    Answer, Driven, Duplex, Expected, NoAnswer, Request, Shared, State, Turn, Wire, wake,
+};
 use crate::protocol::command::{Command, MAX_VALUE};
 use crate::protocol::facts::Facts;
-use crate::protocol::reply::{self, Reply};
-
-/// A stream to a server.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+use crate::protocol::reply::Reply;
 
 /// One connection to one process of a server.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The facts that the server reported when the connection was made.
     pub(crate) facts: Facts,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Shared>,
     marks: AtomicU32,
-    driver: AbortHandle,
 }
-
-/// The reason for a missing answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoAnswer {
-    /// The request never left this process.
-    Unsent,
-    /// The request was sent, and the connection broke.
-    Broken,
-    /// The request was sent, and no answer came in time.
-    Late,
-}
-
-type Answer = Result<Vec<Reply>, NoAnswer>;
 
 impl Link {
     /// Takes over a stream that is logged in, and on which nothing is owed.
     pub(crate) fn new(stream: Box<dyn Duplex>, facts: Facts) -> Link {
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let driver = Driver {
-            shared: shared.clone(),
-            stream,
-            writing: Vec::new(),
-            written: 0,
-            must_flush: false,
-            answered: 0,
-            has_yielded: false,
-            received: Vec::new(),
-            open: None,
-        };
-        let driver = leasehold_machine::spawn(driver).abort_handle();
-        Link { facts, shared, marks: AtomicU32::new(1), driver }
+        let shared = Arc::new(Shared::new(Wire::new(stream)));
+        drop(leasehold_machine::spawn(Driver { shared: shared.clone() }));
+        Link { facts, shared, marks: AtomicU32::new(1) }
     }
 
-    /// Returns `true` if it can take more requests.
+    /// Returns `true` if it can take more requests. The end of an idle connection is noticed here.
     pub(crate) fn is_usable(&self) -> bool {
-        !lock(&self.shared).has_ended
+        if self.shared.is_forked() {
+            return false;
+        }
+        let turn = {
+            let mut state = self.shared.lock();
+            if state.has_ended {
+                return false;
+            }
+            if state.is_idle() { Turn::take(&self.shared, &mut state) } else { None }
+        };
+        let Some(mut turn) = turn else { return true };
+        // Nothing was asked, so nothing may come.
+        if turn.wire.read(&self.shared, &mut unwoken()).is_ready() {
+            turn.end();
+            return false;
+        }
+        turn.put_back(State::needed_driver)
     }
 
     /// Sends these commands in one go, and waits for all their answers.
@@ -84,255 +73,186 @@ impl Link {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
+        match self.send(commands) {
+            Some(sent) => sent.within(limit).await,
+            None => Err(NoAnswer::Unsent),
+        }
+    }
+
+    /// Sends these commands in one go, at once, and returns their answers; `None` where the connection takes none.
+    ///
+    /// # Cancel safety
+    /// They are sent, even if the future is dropped.
+    pub(crate) fn send(&self, commands: &[Command<'_>]) -> Option<Sent> {
+        if self.shared.is_forked() {
+            return None;
+        }
         let first = self.marks.fetch_add(commands.len() as u32, Ordering::Relaxed);
-        let mut bytes = Vec::with_capacity(128 * commands.len());
+        let mut bytes = Vec::with_capacity(commands.iter().map(Command::length).sum());
         for (mark, command) in commands.iter().enumerate() {
             command.write(first.wrapping_add(mark as u32), &mut bytes);
         }
         let (answer, answered) = oneshot::channel();
-        let expected = Expected { first, count: commands.len(), answer };
-        if !self.queue(Request { bytes, expected }) {
-            return Err(NoAnswer::Unsent);
-        }
-        match tokio::time::timeout(limit, answered).await {
-            Ok(answer) => answer.unwrap_or(Err(NoAnswer::Broken)),
-            Err(_) if self.take_back(first) => Err(NoAnswer::Unsent),
-            Err(_) => {
-                self.close();
-                Err(NoAnswer::Late)
+        let request = Request { bytes, expected: Expected { first, count: commands.len(), answer } };
+        let (turn, driver) = {
+            let mut state = self.shared.lock();
+            if !state.takes_more() {
+                return None;
             }
-        }
-    }
-
-    /// Queues a request; `false` where the connection takes none.
-    fn queue(&self, request: Request) -> bool {
-        let driver = {
-            let mut shared = lock(&self.shared);
-            if shared.has_ended || shared.bytes_unwritten > MAX_UNWRITTEN {
-                return false;
-            }
-            shared.bytes_unwritten += request.bytes.len();
-            shared.unwritten.push_back(request);
-            shared.driver.take()
+            let is_idle = state.is_idle();
+            state.push(request);
+            let turn = if is_idle { Turn::take(&self.shared, &mut state) } else { None };
+            state.caller = turn.as_ref().map(|_| first);
+            let driver = if turn.is_none() { state.driver.take() } else { None };
+            (turn, driver)
         };
-        if let Some(driver) = driver {
-            driver.wake();
+        wake(driver);
+        if let Some(mut turn) = turn {
+            match turn.wire.write(&self.shared, &mut unwoken()) {
+                Poll::Ready(Ok(())) => _ = turn.put_back(State::needed_driver),
+                // The task of the connection writes the rest.
+                Poll::Pending => {
+                    turn.put_back(|state| {
+                        state.caller = None;
+                        state.driver.take()
+                    });
+                }
+                Poll::Ready(Err(_)) => turn.end(),
+            }
         }
-        true
-    }
-
-    /// Takes a request back that is given up; `false` where it has left. From then on it never leaves.
-    fn take_back(&self, first: u32) -> bool {
-        let mut shared = lock(&self.shared);
-        let place = shared.unwritten.iter().position(|request| request.expected.first == first);
-        let taken = place.and_then(|place| shared.unwritten.remove(place));
-        shared.bytes_unwritten -= taken.as_ref().map_or(0, |request| request.bytes.len());
-        taken.is_some()
-    }
-
-    fn close(&self) {
-        lock(&self.shared).has_ended = true;
-        self.driver.abort();
+        Some(Sent { shared: self.shared.clone(), first, answered })
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.close();
+        self.shared.end();
     }
 }
 
-/// The state that callers and the task of the connection share.
-#[derive(Debug, Default)]
-struct Shared {
-    /// The requests that have not left, and their bytes.
-    unwritten: VecDeque<Request>,
-    bytes_unwritten: usize,
-    /// The answers that are owed, in the order of the requests.
-    expected: VecDeque<Expected>,
-    /// The task of the connection, while it waits.
-    driver: Option<Waker>,
-    has_ended: bool,
-}
-
-/// The bytes to write, and the answers to expect.
+/// The answers to a request, once they arrive.
 #[derive(Debug)]
-struct Request {
-    bytes: Vec<u8>,
-    expected: Expected,
-}
-
-#[derive(Debug)]
-struct Expected {
+pub(crate) struct Sent {
+    shared: Arc<Shared>,
     first: u32,
-    count: usize,
-    /// The receiver may be gone; the answers are read all the same.
-    answer: oneshot::Sender<Answer>,
+    answered: oneshot::Receiver<Answer>,
 }
 
-/// The future that writes and reads. The connection ends when it ends or is dropped.
+impl Sent {
+    /// Waits for the answers for so long. Then the request is taken back, or else the connection ends.
+    pub(crate) async fn within(mut self, limit: Duration) -> Answer {
+        match tokio::time::timeout(limit, &mut self).await {
+            Ok(answer) => answer,
+            Err(_) if self.shared.take_back(self.first) => Err(NoAnswer::Unsent),
+            Err(_) => {
+                self.shared.end();
+                Err(NoAnswer::Late)
+            }
+        }
+    }
+
+    fn receive(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        Pin::new(&mut self.answered).poll(context).map(|answer| answer.unwrap_or(Err(NoAnswer::Broken)))
+    }
+
+    /// Reads the answers, if that is left to this caller.
+    fn read(&self, context: &mut Context<'_>) {
+        let turn = {
+            let mut state = self.shared.lock();
+            if state.caller == Some(self.first) { Turn::take(&self.shared, &mut state) } else { None }
+        };
+        let Some(mut turn) = turn else { return };
+        loop {
+            match turn.wire.read(&self.shared, context) {
+                // Some of the answers.
+                Poll::Ready(Ok(())) if turn.wire.answered == 0 => {}
+                Poll::Ready(Ok(())) | Poll::Pending => break,
+                Poll::Ready(Err(_)) => return turn.end(),
+            }
+        }
+        turn.put_back(|state| {
+            // What was sent meanwhile is left to the task of the connection already.
+            let is_over = state.expected.is_empty();
+            state.caller.take_if(|caller| *caller == self.first && is_over);
+            state.needed_driver()
+        });
+    }
+}
+
+impl Future for Sent {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        if self.shared.is_forked() {
+            return Poll::Pending;
+        }
+        // First, so that this caller is woken if another task hands the answers out.
+        if let Poll::Ready(answer) = self.receive(context) {
+            return Poll::Ready(answer);
+        }
+        self.read(context);
+        self.receive(context)
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        wake({
+            let mut state = self.shared.lock();
+            let is_left = state.caller.take_if(|caller| *caller == self.first).is_some();
+            if is_left { state.driver.take() } else { None }
+        });
+    }
+}
+
+/// The task of the connection, which ends when the task ends or is dropped.
 struct Driver {
-    shared: Arc<Mutex<Shared>>,
-    stream: Box<dyn Duplex>,
-    /// The requests that are being written, and how much of them is.
-    writing: Vec<u8>,
-    written: usize,
-    must_flush: bool,
-    /// The requests that were answered by what was read last.
-    answered: usize,
-    /// `true` if other tasks had a turn since there is something to write.
-    has_yielded: bool,
-    /// The bytes that were received and are not a whole answer yet.
-    received: Vec<u8>,
-    /// The request whose answers have begun to come.
-    open: Option<(Expected, Vec<Reply>)>,
+    shared: Arc<Shared>,
 }
 
 impl Future for Driver {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let driver = &mut *self;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            // First, because a write that is not done yet must not keep answers from being read.
-            let reads = driver.read(context);
-            if let Poll::Ready(Err(error)) = reads {
-                if error.kind() == io::ErrorKind::InvalidData {
-                    tracing::warn!(garbled = %error, "a connection to memcached is given up");
+            let turn = {
+                let mut state = self.shared.lock();
+                if state.has_ended {
+                    return Poll::Ready(());
                 }
-                return Poll::Ready(());
-            }
-            if driver.must_yield() {
-                // Woken while it runs, a task has its next turn after all that are ready.
-                context.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let writes = driver.write(context);
-            if matches!(writes, Poll::Ready(Err(_))) {
-                return Poll::Ready(());
-            }
-            if reads.is_ready() {
-                continue;
-            }
-            let mut shared = lock(&driver.shared);
-            if writes.is_pending() || shared.unwritten.is_empty() {
-                shared.driver = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-        }
-    }
-}
-
-impl Driver {
-    /// Returns `true` if the tasks that are ready are to run before the next requests are written, which they may
-    /// join. They do so once, and only if there are several: a turn costs a single task more than a write.
-    fn must_yield(&mut self) -> bool {
-        let is_first = {
-            let shared = lock(&self.shared);
-            let are_several = shared.unwritten.len() + shared.expected.len() > 1 || self.answered > 1;
-            are_several && self.writing.is_empty() && !shared.unwritten.is_empty()
-        };
-        self.has_yielded = is_first && !self.has_yielded;
-        self.has_yielded
-    }
-
-    /// Takes the next requests, which count as sent from then on.
-    fn gather(&mut self) {
-        self.writing.clear();
-        self.writing.shrink_to(GATHERED_MAX);
-        self.written = 0;
-        let mut shared = lock(&self.shared);
-        while self.writing.len() < GATHERED_MAX
-            && let Some(Request { bytes, expected }) = shared.unwritten.pop_front()
-        {
-            shared.bytes_unwritten -= bytes.len();
-            shared.expected.push_back(expected);
-            if self.writing.is_empty() {
-                self.writing = bytes
-            } else {
-                self.writing.extend_from_slice(&bytes)
-            }
-        }
-    }
-
-    /// Writes what there is to write.
-    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.writing.len() {
-                self.gather();
-                if self.writing.is_empty() {
-                    if self.must_flush {
-                        ready!(Pin::new(&mut *self.stream).poll_flush(context))?;
-                        self.must_flush = false;
-                    }
-                    return Poll::Ready(Ok(()));
+                let turn = if state.caller.is_none() { Turn::take(&self.shared, &mut state) } else { None };
+                if turn.is_none() {
+                    // The one who has it wakes this task if there is more to do.
+                    state.driver = Some(context.waker().clone());
                 }
-            }
-            let rest = self.writing.get(self.written..).unwrap_or_default();
-            let count = ready!(Pin::new(&mut *self.stream).poll_write(context, rest))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += count;
-            self.must_flush = true;
-        }
-    }
-
-    /// Reads once, and hands out the answers that are complete.
-    fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
-        let mut buffer = ReadBuf::uninit(&mut space);
-        ready!(Pin::new(&mut *self.stream).poll_read(context, &mut buffer))?;
-        let bytes = buffer.filled();
-        if bytes.is_empty() {
-            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-        }
-        if self.received.is_empty() {
-            // Mostly the bytes are whole answers, which need not be kept.
-            let used = self.hand_out(bytes)?;
-            self.received.extend_from_slice(&bytes[used..]);
-        } else {
-            let mut received = std::mem::take(&mut self.received);
-            received.extend_from_slice(bytes);
-            let used = self.hand_out(&received)?;
-            received.drain(..used);
-            self.received = received;
-        }
-        if reply::is_overlong(self.received.len()) {
-            return Poll::Ready(Err(garbled("an answer came that is longer than any")));
-        }
-        if self.received.is_empty() {
-            self.received.shrink_to(GATHERED_MAX);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Hands out the complete answers at the beginning of `bytes`, and returns how long they are.
-    fn hand_out(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut used = 0;
-        self.answered = 0;
-        loop {
-            let read = reply::read(&bytes[used..]).map_err(|error| garbled(&error.to_string()))?;
-            let Some((reply, length)) = read else { return Ok(used) };
-            used += length;
-            if self.open.is_none() {
-                let next = lock(&self.shared).expected.pop_front();
-                self.open = next.map(|expected| (expected, Vec::new()));
-            }
-            let Some((expected, replies)) = &mut self.open else {
-                return Err(garbled("an answer came to what was not asked"));
+                turn
             };
-            let mark = expected.first.wrapping_add(replies.len() as u32);
-            if reply.mark().is_some_and(|given| given != mark) {
-                return Err(garbled("an answer came to another question"));
+            let Some(mut turn) = turn else { return Poll::Pending };
+            let mut has_more = false;
+            let is_open = match turn.wire.drive(&self.shared, context) {
+                Ok(Driven::Yields) => {
+                    // Woken while it runs, a task has its next turn after all that are ready.
+                    context.waker().wake_by_ref();
+                    turn.put_back(|_| None)
+                }
+                Ok(Driven::Waits { is_full }) => turn.put_back(|state| {
+                    has_more = !is_full && !state.unwritten.is_empty();
+                    state.driver = (!has_more).then(|| context.waker().clone());
+                    None
+                }),
+                Err(_) => {
+                    turn.end();
+                    false
+                }
+            };
+            if !is_open {
+                return Poll::Ready(());
             }
-            replies.push(reply);
-            if replies.len() == expected.count
-                && let Some((expected, replies)) = self.open.take()
-            {
-                self.answered += 1;
-                // A caller that gave up meanwhile does not care.
-                _ = expected.answer.send(Ok(replies));
+            if !has_more {
+                return Poll::Pending;
             }
         }
     }
@@ -340,44 +260,28 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let (unsent, broken) = {
-            let mut shared = lock(&self.shared);
-            shared.has_ended = true;
-            shared.bytes_unwritten = 0;
-            (std::mem::take(&mut shared.unwritten), std::mem::take(&mut shared.expected))
-        };
-        for request in unsent {
-            _ = request.expected.answer.send(Err(NoAnswer::Unsent));
-        }
-        // Their receivers wake up outside the lock, and learn that no answer comes.
-        drop(broken);
+        self.shared.end();
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // Every change is complete when the lock is released, also by a panic.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns the context of one who does not wait.
+fn unwoken() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
-fn garbled(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
-}
-
-/// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
-const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
-/// Requests are gathered up to so many bytes before they are written.
-const GATHERED_MAX: usize = 64 * 1024;
-/// The bytes that are read at once: the answers to some hundred requests.
-const READ_SIZE: usize = 8 * 1024;
 /// The most bytes of one request, which carries so many values of the largest size; see
 /// [`crate::net::servers`].
 pub(crate) const MAX_REQUEST: usize = 4 * MAX_VALUE;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::net::wire::READ_SIZE;
     use crate::protocol::command::Key;
 
     const LIMIT: Duration = Duration::from_millis(200);
@@ -488,24 +392,202 @@ mod tests {
         assert!(!link.is_usable());
     }
 
+    /// Polls once.
+    fn poll(sent: &mut Sent) -> Poll<Answer> {
+        Pin::new(sent).poll(&mut unwoken())
+    }
+
+    fn look(link: &Link, key: &str) -> Sent {
+        let key = Key::new(key.to_owned()).unwrap();
+        link.send(&[Command::Look { key: &key }]).unwrap()
+    }
+
+    fn item(value: &str, mark: u32) -> Answer {
+        Ok(vec![Reply::Item { value: value.into(), number: 1, left: Some(5), mark: Some(mark) }])
+    }
+
+    /// Waits for an answer that comes without a poll of any other caller.
+    async fn answer(sent: Sent) -> Answer {
+        tokio::time::timeout(Duration::from_secs(30), sent).await.unwrap()
+    }
+
+    /// The task of the connection does not run between two awaits of the only thread.
+    #[tokio::test]
+    async fn only_request_is_written_and_read_by_its_caller() {
+        let (link, mut server) = link();
+        for mark in 1..=3 {
+            let mut sent = look(&link, "a");
+            let written = received(&mut server).now_or_never().unwrap();
+            assert_eq!(written, format!("mg a v c t O{mark}\r\n"));
+            assert!(poll(&mut sent).is_pending());
+            server.write_all(b"VA 2 c1 t5 ").now_or_never().unwrap().unwrap();
+            assert!(poll(&mut sent).is_pending(), "it is not whole");
+            server.write_all(format!("O{mark}\r\nhi\r\n").as_bytes()).now_or_never().unwrap().unwrap();
+            assert_eq!(poll(&mut sent), Poll::Ready(item("hi", mark)));
+        }
+        assert!(link.is_usable());
+    }
+
+    #[tokio::test]
+    async fn end_of_an_idle_connection_is_noticed_before_the_next_request() {
+        for last in [&b""[..], b"EN O2\r\n", b"EN"] {
+            let (link, mut server) = link();
+            let mut sent = look(&link, "a");
+            server.write_all(b"EN O1\r\n").now_or_never().unwrap().unwrap();
+            assert_eq!(poll(&mut sent), Poll::Ready(Ok(vec![Reply::Missing { mark: Some(1) }])));
+            assert!(link.is_usable());
+            if last.is_empty() {
+                drop(server);
+            } else {
+                server.write_all(last).now_or_never().unwrap().unwrap();
+            }
+            assert!(!link.is_usable(), "{last:?}");
+            assert!(link.send(&[Command::Stats { part: "" }]).is_none());
+        }
+    }
+
     #[tokio::test]
     async fn a_caller_that_leaves_takes_no_answer_from_another() {
-        let (link, mut server) = link();
-        let key = Key::new("a".to_owned()).unwrap();
-        let look = [Command::Look { key: &key }];
-        {
-            // Polled once, so that it is queued, and then dropped.
-            let left = std::pin::pin!(link.ask(&look, LIMIT));
-            let mut context = Context::from_waker(Waker::noop());
-            assert!(left.poll(&mut context).is_pending());
+        // Nothing, or a part of the answer, was read when it leaves.
+        for part in ["", "VA 2 c1", "VA 2 c1 t5 O1\r\nh"] {
+            let whole = "VA 2 c1 t5 O1\r\nhi\r\n";
+            let (link, mut server) = link();
+            let mut left = look(&link, "a");
+            server.write_all(part.as_bytes()).await.unwrap();
+            assert!(poll(&mut left).is_pending());
+            drop(left);
+            let kept = look(&link, "b");
+            server.write_all(&whole.as_bytes()[part.len()..]).await.unwrap();
+            server.write_all(b"VA 3 c1 t5 O2\r\nhey\r\n").await.unwrap();
+            assert_eq!(answer(kept).await, item("hey", 2), "{part:?}");
+            assert!(link.is_usable());
+            let mut all = received(&mut server).await;
+            if !all.contains("mg b") {
+                all += &received(&mut server).await;
+            }
+            assert_eq!(all, "mg a v c t O1\r\nmg b v c t O2\r\n");
         }
-        let serving = async {
-            assert_eq!(received(&mut server).await, "mg a v c t O1\r\nmg a v c t O2\r\n");
-            server.write_all(b"EN O1\r\nHD O2\r\n").await.unwrap();
-        };
-        let (replies, ()) = tokio::join!(link.ask(&look, LIMIT), serving);
-        assert_eq!(replies, Ok(vec![Reply::Done { mark: Some(2) }]));
+    }
+
+    #[tokio::test]
+    async fn request_does_not_depend_on_a_caller_that_is_not_polled() {
+        for is_polled in [false, true] {
+            let (link, mut server) = link();
+            let mut idle = look(&link, "a");
+            if is_polled {
+                server.write_all(b"VA 2 c1 t5 O1").await.unwrap();
+                assert!(poll(&mut idle).is_pending());
+                server.write_all(b"\r\nhi\r\n").await.unwrap();
+            } else {
+                server.write_all(b"VA 2 c1 t5 O1\r\nhi\r\n").await.unwrap();
+            }
+            let busy = look(&link, "b");
+            server.write_all(b"VA 3 c1 t5 O2\r\nhey\r\n").await.unwrap();
+            assert_eq!(answer(busy).await, item("hey", 2));
+            assert_eq!(poll(&mut idle), Poll::Ready(item("hi", 1)));
+            assert!(link.is_usable());
+        }
+    }
+
+    #[tokio::test]
+    async fn server_that_dies_in_the_middle_of_an_answer_ends_the_connection() {
+        for joined in [false, true] {
+            let (link, mut server) = link();
+            let mut first = look(&link, "a");
+            server.write_all(b"VA 2 c1 t5 O1\r\nh").await.unwrap();
+            assert!(poll(&mut first).is_pending());
+            let second = joined.then(|| look(&link, "b"));
+            tokio::task::yield_now().await;
+            drop(server);
+            assert_eq!(answer(first).await, Err(NoAnswer::Broken));
+            if let Some(second) = second {
+                let broken = answer(second).await;
+                assert!(matches!(broken, Err(NoAnswer::Broken | NoAnswer::Unsent)), "{broken:?}");
+            }
+            assert!(!link.is_usable());
+        }
+    }
+
+    #[tokio::test]
+    async fn late_answer_to_a_caller_that_reads_itself_ends_the_connection() {
+        let (link, mut server) = link();
+        let sent = look(&link, "a");
+        server.write_all(b"VA 2 c1 t5 O1\r\nh").await.unwrap();
+        assert_eq!(sent.within(Duration::from_millis(50)).await, Err(NoAnswer::Late));
+        assert!(!link.is_usable());
+        assert!(received(&mut server).await.starts_with("mg a"));
+        assert_eq!(server.read(&mut [0]).await.unwrap(), 0, "it is closed");
+    }
+
+    /// The server answers each request with its key, in pieces. Callers on two threads wait, leave at any point, or are
+    /// not polled for a while.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn each_caller_gets_its_own_answer_whatever_the_others_do() {
+        const ROUNDS: u32 = 2_000;
+        // So narrow that requests and answers come in parts.
+        let (ours, theirs) = tokio::io::duplex(40);
+        let link = Arc::new(Link::new(Box::new(ours), facts()));
+        let serving = tokio::spawn(serve_keys(theirs));
+        let asking: Vec<_> = (0..4_u32)
+            .map(|task| {
+                let link = link.clone();
+                tokio::spawn(async move {
+                    let mut left_alone: VecDeque<(Sent, String)> = VecDeque::new();
+                    for round in 0..ROUNDS {
+                        let key = format!("{task}-{round}");
+                        let mut sent = look(&link, &key);
+                        match round.wrapping_mul(2_654_435_761).wrapping_add(task << 13) >> 13 & 7 {
+                            0 => drop(sent),
+                            1 => _ = poll(&mut sent),
+                            2 => left_alone.push_back((sent, key)),
+                            _ => expect(sent, &key).await,
+                        }
+                        if left_alone.len() > 3
+                            && let Some((sent, key)) = left_alone.pop_front()
+                        {
+                            expect(sent, &key).await;
+                        }
+                    }
+                    for (sent, key) in left_alone {
+                        expect(sent, &key).await;
+                    }
+                })
+            })
+            .collect();
+        for task in asking {
+            task.await.unwrap();
+        }
         assert!(link.is_usable());
+        drop(link);
+        assert!(serving.await.unwrap() <= 4 * ROUNDS);
+    }
+
+    async fn expect(sent: Sent, key: &str) {
+        let replies = answer(sent).await.unwrap();
+        let [Reply::Item { value, .. }] = &replies[..] else { panic!("{key} is answered with {replies:?}") };
+        assert_eq!(value, key.as_bytes());
+    }
+
+    async fn serve_keys(mut stream: tokio::io::DuplexStream) -> u32 {
+        let (mut input, mut count) = (Vec::new(), 0);
+        while stream.read_buf(&mut input).await.unwrap() > 0 {
+            while let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = input.drain(..end + 2).collect();
+                let line = String::from_utf8(line).unwrap();
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let [_, key, .., mark] = words[..] else { panic!("{line:?}") };
+                let answer = format!("VA {} c1 t5 {mark}\r\n{key}\r\n", key.len());
+                let cut = count as usize % answer.len();
+                for piece in [&answer[..cut], &answer[cut..]] {
+                    stream.write_all(piece.as_bytes()).await.unwrap();
+                    if count % 3 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                count += 1;
+            }
+        }
+        count
     }
 
     #[tokio::test]

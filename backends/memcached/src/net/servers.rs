@@ -14,8 +14,9 @@ use tokio::sync::OnceCell;
 use crate::config::MemcachedConfig;
 use crate::net::dialer::Dialer;
 use crate::net::error;
-use crate::net::link::{Link, MAX_REQUEST};
+use crate::net::link::{Link, MAX_REQUEST, Sent};
 use crate::net::ring::Ring;
+use crate::net::wire::NoAnswer;
 use crate::protocol::command::{Command, Key, MAX_KEY};
 use crate::protocol::reply::Reply;
 
@@ -187,13 +188,27 @@ impl Node {
         Err(Failure::unavailable(text))
     }
 
+    /// Returns the connection that is there and works, as far as is known.
+    pub(crate) fn link_now(&self) -> Option<Arc<Link>> {
+        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let link = slot.get()?.as_ref().ok()?;
+        link.is_usable().then(|| link.clone())
+    }
+
     /// Asks these commands in one go: all are answered, or none is.
     pub(crate) async fn ask(&self, link: &Link, commands: &[Command<'_>]) -> Result<Vec<Reply>, Failure> {
-        link.ask(commands, self.limit).await.map_err(|no_answer| {
-            let changes = commands.iter().any(Command::changes);
-            let limit = humantime::format_duration(self.limit).to_string();
-            error::of_no_answer(no_answer, changes, &self.dialer.address(), &limit)
-        })
+        let answer = link.ask(commands, self.limit).await;
+        answer.map_err(|no_answer| self.unanswered(no_answer, commands.iter().any(Command::changes)))
+    }
+
+    /// Waits for the answers to commands that were sent in one go, as [`Node::ask`].
+    pub(crate) async fn answers_to(&self, sent: Sent, changes: bool) -> Result<Vec<Reply>, Failure> {
+        sent.within(self.limit).await.map_err(|no_answer| self.unanswered(no_answer, changes))
+    }
+
+    fn unanswered(&self, no_answer: NoAnswer, changes: bool) -> Failure {
+        let limit = humantime::format_duration(self.limit).to_string();
+        error::of_no_answer(no_answer, changes, &self.dialer.address(), &limit)
     }
 
     /// Asks many commands, in as many goes as their sizes need.

@@ -7,7 +7,7 @@
 //! Ground rules: nothing reaches the wire but verbs, numbers, a [`Key`], and a value behind its length. So
 //! no name and no note can begin a command of its own.
 
-use std::fmt::Write;
+use std::io::Write;
 use std::time::Duration;
 
 /// The longest key of the protocol, in bytes.
@@ -15,6 +15,9 @@ pub(crate) const MAX_KEY: usize = 250;
 
 /// The longest value that is sent or accepted, in bytes.
 pub(crate) const MAX_VALUE: usize = 1024 * 1024;
+
+/// The room for the words of a command beside its key and value.
+const MAX_WORDS: usize = 64;
 
 /// The longest time to live that is not taken for a date.
 const MAX_LIFE: u64 = 30 * 24 * 3600;
@@ -78,40 +81,50 @@ pub(crate) enum Command<'a> {
 impl Command<'_> {
     /// Writes the command. `mark` is returned with the answers to reads and removals.
     pub(crate) fn write(&self, mark: u32, out: &mut Vec<u8>) {
-        let mut head = String::with_capacity(64 + MAX_KEY);
-        // Writing into a String does not fail.
+        // Writing into a vector does not fail.
         let value = match self {
             Command::Look { key } => {
-                _ = write!(head, "mg {} v c t O{mark}\r\n", key.as_str());
+                _ = write!(out, "mg {} v c t O{mark}\r\n", key.as_str());
                 None
             }
             Command::Add { key, life, value } => {
-                _ = write!(head, "add {} 0 {} {}\r\n", key.as_str(), life.0, value.len());
+                _ = write!(out, "add {} 0 {} {}\r\n", key.as_str(), life.0, value.len());
                 Some(value)
             }
             Command::Replace { key, life, value, number } => {
                 let length = value.len();
-                _ = write!(head, "cas {} 0 {} {length} {number}\r\n", key.as_str(), life.0);
+                _ = write!(out, "cas {} 0 {} {length} {number}\r\n", key.as_str(), life.0);
                 Some(value)
             }
             Command::Remove { key, number } => {
-                _ = write!(head, "md {} C{number} O{mark}\r\n", key.as_str());
+                _ = write!(out, "md {} C{number} O{mark}\r\n", key.as_str());
                 None
             }
             Command::Stats { part: "" } => {
-                head.push_str("stats\r\n");
+                out.extend_from_slice(b"stats\r\n");
                 None
             }
             Command::Stats { part } => {
-                _ = write!(head, "stats {part}\r\n");
+                _ = write!(out, "stats {part}\r\n");
                 None
             }
         };
-        out.extend_from_slice(head.as_bytes());
         if let Some(value) = value {
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         }
+    }
+
+    /// Returns the number of bytes that it has at most, mostly.
+    pub(crate) fn length(&self) -> usize {
+        let (key, value) = match self {
+            Command::Look { key } | Command::Remove { key, .. } => (key.as_str().len(), 0),
+            Command::Add { key, value, .. } | Command::Replace { key, value, .. } => {
+                (key.as_str().len(), value.len())
+            }
+            Command::Stats { part } => (part.len(), 0),
+        };
+        MAX_WORDS + key + value
     }
 
     /// Returns about how many bytes it has.

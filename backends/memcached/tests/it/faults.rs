@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::*;
+use futures_util::FutureExt;
 use leasehold_core::{
     Claim, Effect, FailureKind, Proof, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
@@ -360,6 +361,91 @@ async fn cancelled_waits_leave_nothing() {
         assert_eq!(left, 0, "{dialect}");
         assert!(freed(&*store, &held).await, "{dialect}");
         assert_eq!(server.stat("curr_items").await.unwrap(), 0, "{dialect}");
+    }
+}
+
+/// A caller that takes a free lock writes the request itself, and reads the answer. It may leave at any point of that.
+#[tokio::test]
+async fn callers_that_leave_a_free_lock_leave_nothing() {
+    let rounds = std::env::var("LEASEHOLD_MEMCACHED_CANCELS").map_or(300, |rounds| rounds.parse().unwrap());
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let url = in_dialect(&server.url(), dialect);
+        let (locks, others) = (connect(&url).await, connect(&url).await);
+        let locks = leasehold::Client::builder().over(locks).unwrap();
+        let others = leasehold::Client::builder().over(others).unwrap();
+        for round in 0..rounds {
+            let name = format!("job {}", round % 3);
+            let mutex = locks.mutex(&name).ttl(Duration::from_secs(600));
+            let taken = tokio::spawn(async move { mutex.lock().await?.release().await });
+            // Anywhere between before the request and after the release.
+            tokio::time::sleep(Duration::from_micros(round % 40 * 20)).await;
+            taken.abort();
+            if round % 10 == 0 {
+                let guard = others.mutex(&name).try_lock_for(Duration::from_secs(30)).await.unwrap();
+                guard.unwrap().release().await.unwrap();
+            }
+        }
+        assert!(locks.close(Duration::from_secs(10)).await, "{dialect}");
+        others.close(Duration::from_secs(10)).await;
+        assert_eq!(server.stat("curr_items").await.unwrap(), 0, "{dialect}");
+    }
+}
+
+/// A caller that was polled once and is left alone keeps no other one from the connection.
+#[tokio::test]
+async fn caller_that_is_not_polled_delays_no_other() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let locks = leasehold::Client::builder().over(backend).unwrap();
+        // A lock and a release that wait for their answers.
+        let (first, second) = (locks.mutex("a"), locks.mutex("b"));
+        let guard = second.lock().await.unwrap();
+        let mut lock = Box::pin(first.lock());
+        let mut release = Box::pin(guard.release());
+        assert!(lock.as_mut().now_or_never().is_none(), "{dialect}");
+        assert!(release.as_mut().now_or_never().is_none(), "{dialect}");
+        for _ in 0..20 {
+            let busy = locks.mutex("c").try_lock_for(Duration::from_secs(30)).await.unwrap();
+            busy.unwrap().release().await.unwrap();
+        }
+        release.await.unwrap();
+        lock.await.unwrap().release().await.unwrap();
+        assert_eq!(server.stat("curr_items").await.unwrap(), 0, "{dialect}");
+    }
+}
+
+/// The answer breaks off in the middle, or never comes: the outcome is unknown, and is settled.
+#[tokio::test]
+async fn server_that_dies_while_a_caller_reads_leaves_no_lock() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = format!("{}&timeout=1s", in_dialect(&server.url_at(proxy.addr()), dialect));
+        let locks = leasehold::Client::builder().over(connect(&url).await).unwrap();
+        for fault in 0..3 {
+            let mutex = locks.mutex("job");
+            mutex.lock().await.unwrap().release().await.unwrap();
+            match fault {
+                0 => proxy.cut_after_request(1),
+                1 => proxy.drop_replies(),
+                _ => proxy.cut().unwrap(),
+            }
+            let taking = tokio::spawn(async move { mutex.lock().await?.release().await });
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            proxy.heal().unwrap();
+            taking.await.unwrap().unwrap();
+            let mut left = u64::MAX;
+            for _ in 0..200 {
+                left = server.stat("curr_items").await.unwrap();
+                if left == 0 {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            assert_eq!(left, 0, "{dialect}, fault {fault}");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod at_once;
 pub(crate) mod batch;
+pub(crate) mod direct;
 pub(crate) mod group_commit;
 pub(crate) mod inspect;
 pub(crate) mod registers;
@@ -15,16 +16,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    AtOnce, Backend, Claim, Clock, DirectRequests, Failure, Finding, Patience, Profile, Registers, Release,
+    Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::cell::backend::group_commit::GroupCommit;
 use crate::cell::cells::{Cell, CellStore};
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::state::empty_cells::EmptyCells;
-use crate::cell::state::observed_claims::ObservedClaims;
-use crate::cell::state::owned_cells::OwnedCells;
+use crate::cell::state::memory::Memory;
 use crate::cell::state::turns::Turns;
 use crate::cell::wait::notifier::Notifier;
 use crate::pollers::Pollers;
@@ -41,11 +41,10 @@ pub struct CellBackend<C> {
     pub(crate) cells: Arc<C>,
     pub(crate) commits: GroupCommit<C>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) owned_cells: OwnedCells,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) empty_cells: EmptyCells,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
-    observed: ObservedClaims,
     silent: Notifier,
 }
 
@@ -57,11 +56,10 @@ impl<C: CellStore> CellBackend<C> {
             commits: GroupCommit::new(cells.clone()),
             cells,
             clock,
-            owned_cells: OwnedCells::default(),
+            memory: Arc::default(),
             empty_cells: EmptyCells::default(),
             pollers: Pollers::default(),
             turns: Turns::default(),
-            observed: ObservedClaims::default(),
             silent: Notifier::new(),
         }
     }
@@ -73,7 +71,7 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Reads a cell that has just arrived.
     pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<DecodedCell, Failure> {
-        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.observed, self.clock.now())
+        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.memory.observed, self.clock.now())
     }
 
     /// Returns the notifier of the store, or one that never notifies.
@@ -90,6 +88,10 @@ impl<C: CellStore> Backend for CellBackend<C> {
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
         self.cells.writes_now().then_some(self)
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        self.cells.sends_now().then_some(self)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

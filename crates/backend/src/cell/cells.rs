@@ -1,6 +1,7 @@
 //! The interface that a store has to implement: one value per resource, and writes on a condition.
 
 use std::fmt::Debug;
+use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -62,6 +63,23 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns `true` if the store numbers its states itself: then no version is drawn for it. Constant for its life.
+    fn numbers_states(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if [`CellStore::send_now`] may send. Only under [`ClockSource::Observer`]. Constant for its life.
+    fn sends_now(&self) -> bool {
+        false
+    }
+
+    /// Sends one write over the connection that is there, without a wait, and returns its outcome; `None` if it would
+    /// have to wait, and nothing was sent. For the answer see [`DirectAnswer`](leasehold_core::DirectAnswer).
+    fn send_now(&self, write: Write) -> Option<SentWrite> {
+        _ = write;
+        None
+    }
+
     /// Returns the cells of these resources, in order; `None` where there is none.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 
@@ -104,6 +122,9 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         Vec::new()
     }
 }
+
+/// The outcome of a write that was sent, once it arrives.
+pub type SentWrite = Pin<Box<dyn Future<Output = Result<WriteOutcome, Failure>> + Send>>;
 
 /// The clock that ends claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,8 +238,8 @@ pub struct Put {
     /// The ledger; empty where no claims are left. The cell itself, or at least its fence, is kept all the
     /// same, unless fences of the store rise without it.
     pub text: String,
-    /// The name of the new state: drawn at random, positive as a signed number. A store that numbers its
-    /// states itself ignores it.
+    /// The name of the new state: drawn at random, positive as a signed number. It says nothing to a store that
+    /// [numbers](CellStore::numbers_states) its states itself.
     pub version: u64,
     /// The last fence of the cell.
     pub fence: Fence,
@@ -231,9 +252,8 @@ pub struct Put {
 
 impl Put {
     /// Returns the write for a cell where no claim is left, and that calls no waiter.
-    pub(crate) fn nothing(fence: Fence) -> Result<Put, Failure> {
-        let version = draw_version()?;
-        Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::None })
+    pub(crate) fn nothing(fence: Fence, version: u64) -> Put {
+        Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::None }
     }
 
     /// Returns what a store answers that has put this value in place, under the version of the value.
@@ -269,6 +289,11 @@ pub struct Found {
     /// The time for which no claim has lived in it, by the store's clock when it was read; zero where one
     /// may live.
     pub idle: Duration,
+}
+
+/// Draws the name of a new state, if the store does not number its states itself.
+pub(crate) fn version_for(cells: &impl CellStore) -> Result<u64, Failure> {
+    if cells.numbers_states() { Ok(0) } else { draw_version() }
 }
 
 /// Reads one cell.

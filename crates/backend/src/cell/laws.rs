@@ -64,7 +64,7 @@ pub async fn writes_are_made_on_their_condition(cells: &impl CellStore) {
     assert!(!keeps_time || (found.fence == next && found.age < Some(AGE)), "{found:?}");
 
     // It ends, and the next one has a higher fence.
-    let empty = Put::nothing(found.fence).unwrap();
+    let empty = Put::nothing(found.fence, draw_version().unwrap());
     let end = Write { put: empty.clone(), ..write(&at, living(third.version, epoch), "") };
     let end = cells.write(&[&end], Locked::Wait).await.pop().unwrap().unwrap();
     assert!(matches!(end, WriteOutcome::Written { .. }), "{end:?}");
@@ -105,7 +105,7 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
                     let (mut version, epoch) = (found.version, found.floor.epoch);
                     let is_emptied = is_own && keeps_time && n % 3 == 1;
                     if is_emptied {
-                        let put = Put::nothing(found.fence).unwrap();
+                        let put = Put::nothing(found.fence, draw_version().unwrap());
                         version = put.version;
                         let end = WriteCondition::Living { version: found.version, epoch: None };
                         made(cells, &Write { put, ..write(at, end, "") }).await;

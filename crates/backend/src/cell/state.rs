@@ -3,6 +3,7 @@
 pub(crate) mod decoded;
 pub(crate) mod empty_cells;
 pub(crate) mod lifetime;
+pub(crate) mod memory;
 pub(crate) mod observed_claims;
 pub(crate) mod owned_cells;
 pub(crate) mod turns;

@@ -4,6 +4,7 @@
 
 mod at_once;
 mod conformance;
+mod direct;
 mod faults;
 mod group_commit;
 mod isolation;

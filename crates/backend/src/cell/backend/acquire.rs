@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{
     Call, Cell, CellStore, ClockSource, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
-    read_one, write_one,
+    read_one, version_for, write_one,
 };
 use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
@@ -155,32 +155,20 @@ impl<C: CellStore> CellBackend<C> {
     /// Puts the claim into a cell that has no claims.
     async fn seize(&self, attempt: &Attempt<'_>) -> Result<Seizure, Failure> {
         let (claim, clock_source) = (attempt.claim, self.cells.clock_source());
+        let version = version_for(&*self.cells)?;
         let outcome = match self.empty_cells.take(&claim.resource) {
             // Together with what others of its tasks want just now.
-            Some(left) => self.commits.write_one(attempt.return_to(left, clock_source)?).await?,
+            Some(left) => self.commits.write_one(attempt.return_to(left, clock_source, version)).await?,
             None => {
-                let (when, put) = (WriteCondition::Free, attempt.put_alone(clock_source)?);
-                let text = put.text.clone();
-                let write = Write { at: claim.resource.clone(), when, put, answer: WriteAnswer::Full };
-                let outcome = write_one(&*self.cells, &write, Locked::Wait).await?;
-                if let (WriteOutcome::Written { version, fence }, ClockSource::Observer) =
-                    (&outcome, clock_source)
-                {
-                    // The claim's own span begins now for this observer, too.
-                    let (version, fence) = (version.unwrap_or_default(), *fence);
-                    let cell = Cell { text, version, fence, floor: fence, age: None };
-                    self.open(&claim.resource, &cell)?;
-                }
-                outcome
+                let write = attempt.taking(clock_source, version);
+                write_one(&*self.cells, &write, Locked::Wait).await?
             }
         };
         Ok(match outcome {
             WriteOutcome::Refused(cell) => Seizure::Held(cell),
             WriteOutcome::Written { version, fence } => {
-                if let Some(version) = version {
-                    let alone = attempt.alone(version, fence, fence);
-                    self.owned_cells.remember(claim.id, alone, attempt.asked_here);
-                }
+                let alone = version.map(|version| attempt.alone(version, fence, fence));
+                self.memory.record_taken(claim, fence, alone, clock_source, self.clock.now());
                 Seizure::Granted(attempt.granted(fence))
             }
         })
@@ -225,7 +213,7 @@ impl<C: CellStore> CellBackend<C> {
             && only.id == claim.id
         {
             let alone = Alone { is_contested: true, ..attempt.alone(version, fence, last) };
-            self.owned_cells.remember(claim.id, alone, attempt.asked_here);
+            self.memory.owned_cells.remember(claim.id, alone, attempt.asked_here);
         }
         Ok(Some(Outcome::Granted(attempt.granted(fence))))
     }
@@ -238,17 +226,8 @@ impl<C: CellStore> CellBackend<C> {
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Contends in the ledger of a cell: where the order is free, a claim asks past the queue first, and is
-    /// queued only as one of those to be called.
     fn contend_in(&self, decoded: &DecodedCell, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
-        let known = decoded.ledger.entries().iter().any(|entry| entry.id == claim.id);
-        if self.cells.profile().order == QueueOrder::Unordered && !known {
-            let (ledger, verdict) = decoded.contend(&decoded::ask_of(claim, Wait::Barging));
-            if matches!(verdict, Verdict::Granted(_)) {
-                return (ledger, verdict);
-            }
-        }
-        decoded.contend(&decoded::ask_of(claim, wait))
+        contend_in(decoded, claim, wait, self.cells.profile().order)
     }
 
     fn place(&self) -> Wait {
@@ -267,6 +246,24 @@ impl<C: CellStore> CellBackend<C> {
             _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead })),
         }
     }
+}
+
+/// Contends in the ledger of a cell: where the order is free, a claim asks past the queue first, and is
+/// queued only as one of those to be called.
+pub(super) fn contend_in(
+    decoded: &DecodedCell,
+    claim: &Claim,
+    wait: Wait,
+    order: QueueOrder,
+) -> (Ledger, Verdict) {
+    let known = decoded.ledger.entries().iter().any(|entry| entry.id == claim.id);
+    if order == QueueOrder::Unordered && !known {
+        let (ledger, verdict) = decoded.contend(&decoded::ask_of(claim, Wait::Barging));
+        if matches!(verdict, Verdict::Granted(_)) {
+            return (ledger, verdict);
+        }
+    }
+    decoded.contend(&decoded::ask_of(claim, wait))
 }
 
 /// Waits until something may have changed for this claim.
@@ -328,16 +325,21 @@ pub(super) struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Returns the value of a cell in which the claim is alone, with the fence that the store makes.
-    fn put_alone(&self, clock_source: ClockSource) -> Result<Put, Failure> {
+    fn put_alone(&self, clock_source: ClockSource, version: u64) -> Put {
         let text = decoded::alone(self.claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source);
-        let (version, keep) = (timing::draw_version()?, self.claim.ttl);
-        Ok(Put { text, version, fence: BY_STORE, keep, call: Call::None })
+        Put { text, version, fence: BY_STORE, keep: self.claim.ttl, call: Call::None }
+    }
+
+    /// Returns the write that puts the claim into a cell without claims.
+    pub(super) fn taking(&self, clock_source: ClockSource, version: u64) -> Write {
+        let (at, put) = (self.claim.resource.clone(), self.put_alone(clock_source, version));
+        Write { at, when: WriteCondition::Free, put, answer: WriteAnswer::Full }
     }
 
     /// Returns the write that puts the claim into the cell that this client left empty under that version.
-    pub(super) fn return_to(&self, left: u64, clock_source: ClockSource) -> Result<Write, Failure> {
-        let (at, put) = (self.claim.resource.clone(), self.put_alone(clock_source)?);
-        Ok(Write { at, when: WriteCondition::Emptied(left), put, answer: WriteAnswer::Brief })
+    pub(super) fn return_to(&self, left: u64, clock_source: ClockSource, version: u64) -> Write {
+        let (at, put) = (self.claim.resource.clone(), self.put_alone(clock_source, version));
+        Write { at, when: WriteCondition::Emptied(left), put, answer: WriteAnswer::Brief }
     }
 
     /// Returns what is known of a cell in which the claim is alone.

@@ -6,7 +6,7 @@ use leasehold_core::{AtOnce, Claim, DirectReply, Effect, Moment, Release};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::acquire::Attempt;
-use crate::cell::cells::{CellStore, WriteOutcome};
+use crate::cell::cells::{CellStore, WriteOutcome, version_for};
 use crate::cell::wait::timing;
 
 impl<C: CellStore> AtOnce for CellBackend<C> {
@@ -18,14 +18,13 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
         let Some(_turn) = self.turns.take_now(&claim.resource) else { return DirectReply::Declined };
         let Some(left) = self.empty_cells.take(&claim.resource) else { return DirectReply::Declined };
         let attempt = Attempt { claim, asked_at, asked_here: self.clock.now() };
-        let Ok(write) = attempt.return_to(left, self.cells.clock_source()) else {
-            return DirectReply::Declined;
-        };
+        let Ok(version) = version_for(&*self.cells) else { return DirectReply::Declined };
+        let write = attempt.return_to(left, self.cells.clock_source(), version);
         match self.cells.write_now(&write) {
             Some(Ok(WriteOutcome::Written { version, fence })) => {
                 if let Some(version) = version {
                     let alone = attempt.alone(version, fence, fence);
-                    self.owned_cells.remember(claim.id, alone, attempt.asked_here);
+                    self.memory.owned_cells.remember(claim.id, alone, attempt.asked_here);
                 }
                 DirectReply::Granted(attempt.granted(fence))
             }
@@ -40,22 +39,22 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {
         // The answer to a refused write shows the cell, and the longer way needs that.
-        let alone = self.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
-        if !self.commits.is_idle() || self.owned_cells.are_many() {
+        let alone = self.memory.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
+        if !self.commits.is_idle() || self.memory.owned_cells.are_many() {
             return None;
         }
         let (version, write) = self.emptying(claim, &alone)?;
         let outcome = self.cells.write_now(&write)?;
         match outcome {
             Ok(WriteOutcome::Written { .. }) => {
-                self.owned_cells.forget(claim.id);
+                self.memory.owned_cells.forget(claim.id);
                 self.pollers.forget(claim.id);
                 self.empty_cells.remember(&claim.resource, version);
                 Some(Release::Freed)
             }
             Ok(WriteOutcome::Refused(_)) => {
                 // Others are in the cell by now, so the longer way reads it.
-                self.owned_cells.forget(claim.id);
+                self.memory.owned_cells.forget(claim.id);
                 None
             }
             Err(failure) if failure.effect == Effect::None => None,

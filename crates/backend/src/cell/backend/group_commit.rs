@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::cell::cells::{
-    CellStore, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome, unwritten,
+    CellStore, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome, unwritten, version_for,
 };
 
 type WriteResult = Result<WriteOutcome, Failure>;
@@ -284,7 +284,7 @@ impl<C: CellStore> Round<C> {
             Some(Write {
                 at: write.at.clone(),
                 when,
-                put: Put::nothing(*fence).ok()?,
+                put: Put::nothing(*fence, version_for(&*self.shared.cells).ok()?),
                 answer: WriteAnswer::Brief,
             })
         });

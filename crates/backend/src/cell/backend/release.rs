@@ -7,7 +7,7 @@ use leasehold_core::{Claim, Failure, Release, Resource};
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::batch::Change;
 use crate::cell::cells::{
-    Cell, CellStore, ClockSource, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    Cell, CellStore, ClockSource, Put, Write, WriteAnswer, WriteCondition, WriteOutcome, version_for,
 };
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::BATCH_MAX;
@@ -41,7 +41,7 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Returns the write that empties the cell of a claim that was alone in it, and the version after it.
     pub(super) fn emptying(&self, claim: &Claim, alone: &Alone) -> Option<(u64, Write)> {
-        let put = Put::nothing(alone.last).ok()?;
+        let put = Put::nothing(alone.last, version_for(&*self.cells).ok()?);
         let epoch = (self.cells.clock_source() == ClockSource::Observer).then_some(alone.last.epoch);
         let when = WriteCondition::Living { version: alone.version, epoch };
         let answer = if alone.is_contested { WriteAnswer::Full } else { WriteAnswer::Brief };
@@ -61,7 +61,7 @@ impl<C: CellStore> CellBackend<C> {
         let (mut places, mut writes, mut cells) = (Vec::new(), Vec::new(), HashSet::new());
         for (at, claim) in claims.iter().enumerate() {
             self.pollers.forget(claim.id);
-            let Some(alone) = self.owned_cells.forget(claim.id) else { continue };
+            let Some(alone) = self.memory.owned_cells.forget(claim.id) else { continue };
             // Where the store keeps no time, only this observer can say that the claim still lives.
             if (!keeps_time && alone.until <= now) || !cells.insert(&claim.resource) {
                 continue;

@@ -12,7 +12,7 @@ use leasehold_core::{Failure, Resource};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{CellStore, Found, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome};
-use crate::cell::wait::timing::BATCH_MAX;
+use crate::cell::wait::timing::{BATCH_MAX, draw_version};
 
 /// The outcome of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,7 +107,12 @@ impl<C: CellStore> CellBackend<C> {
 fn emptied(found: &Found) -> Result<Write, Failure> {
     let Found { at, cell, .. } = found;
     let when = WriteCondition::Seen { version: cell.version, epoch: cell.floor.epoch };
-    Ok(Write { at: at.clone(), when, put: Put::nothing(cell.fence)?, answer: WriteAnswer::Brief })
+    Ok(Write {
+        at: at.clone(),
+        when,
+        put: Put::nothing(cell.fence, draw_version()?),
+        answer: WriteAnswer::Brief,
+    })
 }
 
 fn count(cells: usize) -> u64 {

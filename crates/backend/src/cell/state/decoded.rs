@@ -173,18 +173,20 @@ pub(crate) fn alone(
     held_for: Duration,
     clock_source: ClockSource,
 ) -> String {
-    let lifetime = clock_source.lifetime();
-    let (until, since) = lifetime.alone(claim.ttl, held_for);
-    let entry = Entry {
-        id: claim.id,
-        share: claim.share,
-        granted: Some(fence),
-        until,
-        since,
-        beats: 0,
-        note: claim.note.clone(),
-    };
-    lifetime.write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
+    let entry = alone_in_cell(claim, fence, held_for, clock_source);
+    clock_source.lifetime().write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
+}
+
+/// Returns this claim as the text of a cell has it in which it is alone.
+pub(crate) fn alone_in_cell(
+    claim: &Claim,
+    fence: Fence,
+    held_for: Duration,
+    clock_source: ClockSource,
+) -> Entry {
+    let (until, since) = clock_source.lifetime().alone(claim.ttl, held_for);
+    let (id, share, note) = (claim.id, claim.share, claim.note.clone());
+    Entry { id, share, granted: Some(fence), until, since, beats: 0, note }
 }
 
 /// Returns the request of the claim to a ledger.

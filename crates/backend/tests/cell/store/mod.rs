@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use leasehold_backend::cell::{
     Call, Cell, CellBackend, CellStore, ClockSource, Found, Locked, MAX_TTL, MIN_TTL, Notifier, PLACE_TTL,
-    Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    Put, SentWrite, Write, WriteAnswer, WriteCondition, WriteOutcome,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
@@ -69,6 +69,8 @@ pub(crate) struct Store {
     next_commits: Mutex<VecDeque<Fate>>,
     /// The fates of the next writes on the thread of the caller.
     next_at_once: Mutex<VecDeque<FateAtOnce>>,
+    /// The number of writes that were sent on the thread of the caller.
+    sent: AtomicU64,
     /// Opened when the answer to the next write of a place in the queue may arrive.
     next_answer: Mutex<Option<Arc<Semaphore>>>,
     /// The cells that a transaction of another client keeps locked.
@@ -138,6 +140,11 @@ impl Store {
     /// Returns the number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of writes that were sent on the thread of the caller.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::SeqCst)
     }
 
     /// Returns the number of requests for a cell that the client believed to exist and to be empty.
@@ -460,6 +467,35 @@ impl CellStore for MemoryCells {
                 Some(Err(Failure::unanswered("the disk failed")))
             }
         }
+    }
+
+    fn numbers_states(&self) -> bool {
+        self.is_cache()
+    }
+
+    fn sends_now(&self) -> bool {
+        self.is_cache()
+    }
+
+    fn send_now(&self, write: Write) -> Option<SentWrite> {
+        let fate = self.store.next_at_once.lock().unwrap().pop_front();
+        if matches!(fate, Some(FateAtOnce::Waits)) {
+            return None;
+        }
+        self.store.sent.fetch_add(1, Ordering::SeqCst);
+        let outcome = match fate {
+            Some(FateAtOnce::Fails) => Err(Failure::unavailable("the memory is full")),
+            Some(FateAtOnce::FailsAfterwards) => {
+                self.try_write(&write);
+                Err(Failure::unanswered("the connection broke"))
+            }
+            Some(FateAtOnce::Waits) | None => Ok(self.try_write(&write)),
+        };
+        let outcome = outcome.and_then(|outcome| self.answer(outcome));
+        Some(Box::pin(async {
+            tokio::task::yield_now().await;
+            outcome
+        }))
     }
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
