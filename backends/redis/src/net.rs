@@ -17,3 +17,4 @@ pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]
 pub(crate) mod tls;
+pub(crate) mod wire;

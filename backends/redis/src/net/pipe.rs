@@ -1,67 +1,39 @@
 //! One connection that many requests share: written in the order in which they come, answered in that order.
 //!
-//! A request is written into a buffer where it is made, and one task writes the buffer, reads the replies, and
-//! hands them out. Before it writes, it lets the tasks run that are ready, which may have requests of their own. So
+//! A request on an idle connection is written by its caller, who also reads the reply: a task in between costs as much
+//! as the request. As soon as there is another request, or the caller leaves, the task of the connection takes over.
+//!
+//! From then on a request is written into a buffer where it is made, and the task writes the buffer, reads the replies,
+//! and hands them out. Before it writes, it lets the tasks run that are ready, which may have requests of their own. So
 //! requests that come at the same time are one write, and their replies one read. Many replies are handed out in
 //! portions, and what the tasks of one portion request is written before the next: so the server works on it
 //! while the other tasks run.
+//!
+//! Ground rules: no request depends on the caller of another one, who may never be polled again. One at a time uses the
+//! stream, and puts it back, or ends the connection. The lock is held for changes of the queues alone.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use redis::{Cmd, RedisError, Value};
-use tokio::io::ReadBuf;
 use tokio::sync::oneshot;
 
 use crate::net::duplex::Duplex;
-use crate::net::replies;
+use crate::net::wire::{Driven, Pending, Shared, State, Turn, wake};
 
 /// The handle to a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Pipe {
-    shared: Arc<Mutex<Shared>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// The requests that are not written yet.
-    unwritten: Vec<u8>,
-    /// The receivers of the replies, in the order of the requests.
-    pending: VecDeque<Pending>,
-    /// The task of the connection, while it waits.
-    driver: Option<Waker>,
-    has_ended: bool,
-}
-
-/// A request that is not answered yet.
-#[derive(Debug)]
-struct Pending {
-    /// Replies to commands before the one that counts.
-    ignored: usize,
-    /// The receiver may be gone; the reply is read all the same.
-    reply: oneshot::Sender<Value>,
+    shared: Arc<Shared>,
 }
 
 impl Pipe {
     /// Creates a connection from a stream that is logged in, and the future that drives it until it ends.
     pub(crate) fn new(stream: Box<dyn Duplex>) -> (Pipe, Driver) {
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let driver = Driver {
-            shared: shared.clone(),
-            stream,
-            written: 0,
-            writing: Vec::new(),
-            must_flush: false,
-            replies: 0,
-            has_yielded: false,
-            received: Vec::new(),
-            tried: 0,
-            rest: None,
-        };
-        (Pipe { shared }, driver)
+        let shared = Arc::new(Shared::new(stream));
+        (Pipe { shared: shared.clone() }, Driver { shared })
     }
 
     /// Sends a request, which `write` appends to the bytes that it is given, and returns its reply; an error of
@@ -72,26 +44,61 @@ impl Pipe {
     /// A request that was begun is sent, even if its future is dropped.
     pub(crate) fn send(&self, ignored: usize, write: impl FnOnce(&mut Vec<u8>)) -> Reply {
         let (reply, receiver) = oneshot::channel();
-        let driver = {
-            let mut shared = lock(&self.shared);
-            if shared.has_ended || shared.unwritten.len() > MAX_UNWRITTEN {
-                drop(reply);
-                None
-            } else {
-                write(&mut shared.unwritten);
-                shared.pending.push_back(Pending { ignored, reply });
-                shared.driver.take()
-            }
-        };
-        if let Some(driver) = driver {
-            driver.wake();
+        let mut sent = Reply { shared: self.shared.clone(), request: 0, receiver };
+        if self.shared.is_forked() {
+            return sent;
         }
-        Reply(receiver)
+        let (turn, driver) = {
+            let mut state = self.shared.lock();
+            if state.has_ended || state.unwritten.len() > MAX_UNWRITTEN {
+                return sent;
+            }
+            let is_idle = state.is_idle();
+            write(&mut state.unwritten);
+            state.pending.push_back(Pending { ignored, reply });
+            state.requests += 1;
+            sent.request = state.requests;
+            let turn = if is_idle { Turn::take(&self.shared, &mut state) } else { None };
+            state.caller = turn.as_ref().map(|_| sent.request);
+            let driver = if turn.is_none() { state.driver.take() } else { None };
+            (turn, driver)
+        };
+        wake(driver);
+        if let Some(mut turn) = turn {
+            match turn.wire.write(&self.shared, &mut unwoken()) {
+                Poll::Ready(Ok(())) => _ = turn.put_back(State::needed_driver),
+                // The task of the connection writes the rest.
+                Poll::Pending => {
+                    turn.put_back(|state| {
+                        state.caller = None;
+                        state.driver.take()
+                    });
+                }
+                Poll::Ready(Err(_)) => turn.end(),
+            }
+        }
+        sent
     }
 
-    /// Returns `true` once it is known that no reply comes any more.
+    /// Returns `true` once it is known that no reply comes any more. The end of an idle connection is noticed here.
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.shared).has_ended
+        if self.shared.is_forked() {
+            return true;
+        }
+        let turn = {
+            let mut state = self.shared.lock();
+            if state.has_ended {
+                return true;
+            }
+            if state.is_idle() { Turn::take(&self.shared, &mut state) } else { None }
+        };
+        let Some(mut turn) = turn else { return false };
+        // Nothing was asked, so nothing may come.
+        if turn.wire.read(&self.shared, &mut unwoken()).is_ready() {
+            turn.end();
+            return true;
+        }
+        !turn.put_back(State::needed_driver)
     }
 
     /// Sends one plain command, and returns its reply; an error of the server is a reply.
@@ -102,254 +109,146 @@ impl Pipe {
 
 /// The reply to a request, once it arrives.
 #[derive(Debug)]
-pub(crate) struct Reply(oneshot::Receiver<Value>);
+pub(crate) struct Reply {
+    shared: Arc<Shared>,
+    request: u64,
+    receiver: oneshot::Receiver<Value>,
+}
+
+impl Reply {
+    fn receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<Value, RedisError>> {
+        let ended = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the connection ended").into();
+        Pin::new(&mut self.receiver).poll(cx).map(|reply| reply.map_err(ended))
+    }
+
+    /// Reads the reply, if that is left to this caller.
+    fn read(&self, cx: &mut Context<'_>) {
+        let turn = {
+            let mut state = self.shared.lock();
+            if state.caller == Some(self.request) { Turn::take(&self.shared, &mut state) } else { None }
+        };
+        let Some(mut turn) = turn else { return };
+        loop {
+            match turn.wire.read(&self.shared, cx) {
+                // A part of it, or the replies to commands before the one that counts.
+                Poll::Ready(Ok(())) if !self.shared.lock().pending.is_empty() => {}
+                Poll::Ready(Ok(())) | Poll::Pending => break,
+                Poll::Ready(Err(_)) => return turn.end(),
+            }
+        }
+        turn.put_back(|state| {
+            // What was sent meanwhile is left to the task of the connection already.
+            let is_over = state.pending.is_empty();
+            state.caller.take_if(|caller| *caller == self.request && is_over);
+            state.needed_driver()
+        });
+    }
+}
 
 impl Future for Reply {
     type Output = Result<Value, RedisError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let ended = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the connection ended").into();
-        Pin::new(&mut self.0).poll(cx).map(|reply| reply.map_err(ended))
+        if self.shared.is_forked() {
+            return Poll::Pending;
+        }
+        // First, so that this caller is woken if another task hands the replies out.
+        if let Poll::Ready(reply) = self.receive(cx) {
+            return Poll::Ready(reply);
+        }
+        self.read(cx);
+        self.receive(cx)
     }
 }
 
-/// The future that writes and reads. The connection ends when it ends or is dropped.
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            return;
+        }
+        wake({
+            let mut state = self.shared.lock();
+            let is_left = state.caller.take_if(|caller| *caller == self.request).is_some();
+            if is_left { state.driver.take() } else { None }
+        });
+    }
+}
+
+/// The future that writes and reads what is not left to a caller. The connection ends when it ends or is dropped.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    shared: Arc<Mutex<Shared>>,
-    stream: Box<dyn Duplex>,
-    /// The requests that are being written, and how much of them is.
-    writing: Vec<u8>,
-    written: usize,
-    must_flush: bool,
-    /// The number of replies that the last read has brought.
-    replies: usize,
-    /// `true` if other tasks had a turn since there is something to write.
-    has_yielded: bool,
-    /// The bytes that were received and are not handed out: the beginning of a reply, or also whole ones if there
-    /// is a rest.
-    received: Vec<u8>,
-    /// The number of those in which the end of a reply was looked for.
-    tried: usize,
-    /// The place in `received` where the replies begin that the next portions are made of.
-    rest: Option<usize>,
+    shared: Arc<Shared>,
 }
 
 impl Future for Driver {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let driver = &mut *self;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            // First, because a write that is not done yet must not keep replies from being read.
-            let reads = driver.read(cx);
-            if matches!(reads, Poll::Ready(Err(_))) {
-                return driver.end();
-            }
-            if driver.rest.is_none() && driver.must_yield() {
-                // Woken while it runs, a task has its next turn after all that are ready.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            let writes = driver.write(cx);
-            if matches!(writes, Poll::Ready(Err(_))) {
-                return driver.end();
-            }
-            if driver.rest.is_some() {
-                // The tasks of this portion run before the next is handed out.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            if reads.is_ready() {
-                continue;
-            }
-            let mut shared = lock(&driver.shared);
-            if writes.is_pending() || shared.unwritten.is_empty() {
-                shared.driver = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-        }
-    }
-}
-
-impl Driver {
-    /// Ends the connection. Replies that were received are handed out all the same.
-    fn end(&mut self) -> Poll<()> {
-        while let Some(begin) = self.rest {
-            // An error leaves no rest.
-            _ = self.hand_out_received(begin);
-        }
-        Poll::Ready(())
-    }
-
-    /// Returns `true` if the tasks that are ready are to run before the next requests are written. They do so once,
-    /// and only if there are several: a turn costs a single task more than a write.
-    fn must_yield(&mut self) -> bool {
-        let is_first = {
-            let shared = lock(&self.shared);
-            let are_several = shared.pending.len() > 1 || self.replies > 1;
-            are_several && self.writing.is_empty() && !shared.unwritten.is_empty()
-        };
-        self.has_yielded = is_first && !self.has_yielded;
-        self.has_yielded
-    }
-
-    /// Writes what there is to write.
-    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.writing.len() {
-                self.writing.clear();
-                self.written = 0;
-                std::mem::swap(&mut self.writing, &mut lock(&self.shared).unwritten);
-                if self.writing.is_empty() {
-                    if self.must_flush {
-                        ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
-                        self.must_flush = false;
-                    }
-                    return Poll::Ready(Ok(()));
+            let turn = {
+                let mut state = self.shared.lock();
+                if state.has_ended {
+                    return Poll::Ready(());
                 }
-            }
-            let rest = self.writing.get(self.written..).unwrap_or_default();
-            let count = ready!(Pin::new(&mut *self.stream).poll_write(cx, rest))?;
-            if count == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += count;
-            self.must_flush = true;
-        }
-    }
-
-    /// Hands out the next portion of replies. Reads once if there is none.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(begin) = self.rest {
-            self.hand_out_received(begin)?;
-            return Poll::Ready(Ok(()));
-        }
-        let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
-        let mut buffer = ReadBuf::uninit(&mut space);
-        let outcome = Pin::new(&mut *self.stream).poll_read(cx, &mut buffer);
-        self.accept(buffer.filled())?;
-        ready!(outcome)?;
-        if buffer.filled().is_empty() {
-            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Takes the bytes of one read, none if there was nothing to read, and hands out a portion of complete replies.
-    fn accept(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.received.is_empty() {
-            // Mostly the bytes are whole replies of one portion, which need not be kept.
-            let portion = hand_out(&self.shared, bytes, &mut self.replies)?;
-            self.received.extend_from_slice(&bytes[portion.length..]);
-            self.tried = self.received.len();
-            self.rest = portion.has_rest.then_some(0);
-            return Ok(());
-        }
-        self.received.extend_from_slice(bytes);
-        // A reply is read from its beginning each time. So a long one is not tried again while more of it is
-        // there, unless it has doubled.
-        let more_may_follow = bytes.len() == READ_SIZE && self.received.len() < 2 * self.tried;
-        if self.received.len() > self.tried && !more_may_follow {
-            self.hand_out_received(0)?;
-        }
-        Ok(())
-    }
-
-    /// Hands out a portion of the complete replies that begin here.
-    ///
-    /// An error leaves no rest: the first replies of the portion may have been handed out, and a second time they would
-    /// go to the requests behind.
-    fn hand_out_received(&mut self, begin: usize) -> io::Result<()> {
-        self.rest = None;
-        let portion = hand_out(&self.shared, &self.received[begin..], &mut self.replies)?;
-        let end = begin + portion.length;
-        self.rest = portion.has_rest.then_some(end);
-        if self.rest.is_none() {
-            self.received.drain(..end);
-            self.tried = self.received.len();
-        }
-        Ok(())
-    }
-}
-
-/// The replies that were handed out.
-struct Portion {
-    /// The number of their bytes.
-    length: usize,
-    /// `true` if more were received.
-    has_rest: bool,
-}
-
-/// Hands out a portion of the complete replies at the beginning of `bytes`. Where bytes came, counts the replies.
-fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Result<Portion> {
-    let mut length = 0;
-    if bytes.is_empty() {
-        return Ok(Portion { length, has_rest: false });
-    }
-    let most = (lock(shared).pending.len() / PORTIONS).max(PORTION_MIN);
-    *count = 0;
-    while length < bytes.len() {
-        if *count == most {
-            return Ok(Portion { length, has_rest: true });
-        }
-        let read = replies::read(&bytes[length..]);
-        let Some((value, size)) = read.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))? else {
-            break;
-        };
-        length += size;
-        *count += 1;
-        let reply = {
-            let mut shared = lock(shared);
-            match shared.pending.front_mut() {
-                None => return Err(io::ErrorKind::InvalidData.into()),
-                Some(pending) if pending.ignored > 0 => {
-                    pending.ignored -= 1;
+                let turn = if state.caller.is_none() { Turn::take(&self.shared, &mut state) } else { None };
+                if turn.is_none() {
+                    // The one who has it wakes this task if there is more to do.
+                    state.driver = Some(cx.waker().clone());
+                }
+                turn
+            };
+            let Some(mut turn) = turn else { return Poll::Pending };
+            let mut has_more = false;
+            let is_open = match turn.wire.drive(&self.shared, cx) {
+                Ok(Driven::Yields) => {
+                    // Woken while it runs, a task has its next turn after all that are ready.
+                    cx.waker().wake_by_ref();
+                    turn.put_back(|_| None)
+                }
+                Ok(Driven::Waits { is_full }) => turn.put_back(|state| {
+                    has_more = !is_full && !state.unwritten.is_empty();
+                    state.driver = (!has_more).then(|| cx.waker().clone());
                     None
+                }),
+                Err(_) => {
+                    turn.wire.hand_out_rest(&self.shared);
+                    turn.end();
+                    false
                 }
-                Some(_) => shared.pending.pop_front(),
+            };
+            if !is_open {
+                return Poll::Ready(());
             }
-        };
-        if let Some(pending) = reply {
-            // Its sender may have left.
-            _ = pending.reply.send(value);
+            if !has_more {
+                return Poll::Pending;
+            }
         }
     }
-    Ok(Portion { length, has_rest: false })
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let pending = {
-            let mut shared = lock(&self.shared);
-            shared.has_ended = true;
-            std::mem::take(&mut shared.pending)
-        };
-        // Their receivers wake up outside the lock.
-        drop(pending);
+        self.shared.end();
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns the context of one who does not wait.
+fn unwoken() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
 /// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
 const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
 
-/// The portions in which the replies to all pending requests are handed out, and the fewest replies of one. A portion
-/// costs a turn of the task and a write.
-const PORTIONS: usize = 8;
-const PORTION_MIN: usize = 4;
-
-/// The bytes that are read at once: the replies to some hundred requests.
-const READ_SIZE: usize = 8 * 1024;
-
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     use super::*;
+    use crate::net::wire::{PORTIONS, READ_SIZE};
 
     /// Returns a connection and its other end.
     fn opened(size: usize) -> (Pipe, DuplexStream) {
@@ -405,7 +304,7 @@ mod tests {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
+            buffer: &mut tokio::io::ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
             Pin::new(&mut self.0).poll_read(cx, buffer)
         }
@@ -527,6 +426,136 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Polls once.
+    fn poll(reply: &mut Reply) -> Poll<Option<Value>> {
+        Pin::new(reply).poll(&mut unwoken()).map(Result::ok)
+    }
+
+    /// Waits for a reply that comes without a poll of any other caller.
+    async fn value(reply: Reply) -> Option<Value> {
+        tokio::time::timeout(std::time::Duration::from_secs(30), reply).await.unwrap().ok()
+    }
+
+    /// The task of the connection does not run between two awaits of the only thread.
+    #[tokio::test]
+    async fn only_request_is_written_and_read_by_its_caller() {
+        let (pipe, mut far) = opened(64);
+        for round in 1..=3 {
+            let mut reply = send(&pipe, 1, "ask ");
+            assert_eq!(received(&mut far, 4).now_or_never().unwrap(), "ask ");
+            assert_eq!(poll(&mut reply), Poll::Pending);
+            for part in ["+ignored\r\n", "$2\r\n1"] {
+                far.write_all(part.as_bytes()).now_or_never().unwrap().unwrap();
+                assert_eq!(poll(&mut reply), Poll::Pending, "it is not whole");
+            }
+            far.write_all(format!("{round}\r\n").as_bytes()).now_or_never().unwrap().unwrap();
+            let text = format!("1{round}").into_bytes();
+            assert_eq!(poll(&mut reply), Poll::Ready(Some(Value::BulkString(text))));
+        }
+        assert!(!pipe.has_ended());
+    }
+
+    #[tokio::test]
+    async fn end_of_an_idle_connection_is_noticed_before_the_next_request() {
+        for last in [&b""[..], b":2\r\n", b":"] {
+            let (pipe, mut far) = opened(64);
+            let mut reply = send(&pipe, 0, "ask ");
+            far.write_all(b":1\r\n").now_or_never().unwrap().unwrap();
+            assert_eq!(poll(&mut reply), Poll::Ready(Some(Value::Int(1))));
+            assert!(!pipe.has_ended());
+            if last.is_empty() {
+                drop(far);
+            } else {
+                far.write_all(last).now_or_never().unwrap().unwrap();
+            }
+            assert!(pipe.has_ended(), "{last:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn request_does_not_depend_on_a_caller_that_is_not_polled_or_leaves() {
+        for (is_polled, leaves) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (pipe, mut far) = opened(64);
+            let mut idle = send(&pipe, 0, "idle");
+            far.write_all(b"$2\r\nh").await.unwrap();
+            if is_polled {
+                assert_eq!(poll(&mut idle), Poll::Pending);
+            }
+            let idle = (!leaves).then_some(idle);
+            let busy = send(&pipe, 0, "busy");
+            far.write_all(b"i\r\n:2\r\n").await.unwrap();
+            assert_eq!(value(busy).await, Some(Value::Int(2)));
+            if let Some(mut idle) = idle {
+                assert_eq!(poll(&mut idle), Poll::Ready(Some(Value::BulkString(b"hi".to_vec()))));
+            }
+            assert!(!pipe.has_ended());
+        }
+    }
+
+    #[tokio::test]
+    async fn server_that_dies_in_the_middle_of_a_reply_ends_the_connection() {
+        for joined in [false, true] {
+            let (pipe, mut far) = opened(64);
+            let mut first = send(&pipe, 0, "one ");
+            far.write_all(b"$2\r\nh").await.unwrap();
+            assert_eq!(poll(&mut first), Poll::Pending);
+            let second = joined.then(|| send(&pipe, 0, "two "));
+            tokio::task::yield_now().await;
+            drop(far);
+            assert_eq!(value(first).await, None);
+            if let Some(second) = second {
+                assert_eq!(value(second).await, None);
+            }
+            assert!(pipe.has_ended());
+        }
+    }
+
+    /// The server repeats each request, in pieces. Callers on two threads wait, leave at any point, or are not polled
+    /// for a while.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn each_caller_gets_its_own_reply_whatever_the_others_do() {
+        const ROUNDS: u32 = 2_000;
+        // So narrow that requests and replies come in parts.
+        let (pipe, mut far) = opened(40);
+        let serving = tokio::spawn(async move {
+            let mut buffer = [0; 7];
+            while let Ok(count @ 1..) = far.read(&mut buffer).await {
+                far.write_all(&buffer[..count]).await.unwrap();
+            }
+        });
+        let asking: Vec<_> = (0..4_u32)
+            .map(|task| {
+                let pipe = pipe.clone();
+                tokio::spawn(async move {
+                    let mut left_alone: VecDeque<(Reply, i64)> = VecDeque::new();
+                    for round in 0..ROUNDS {
+                        let number = i64::from(task * ROUNDS + round);
+                        let mut reply = send(&pipe, 0, &format!(":{number}\r\n"));
+                        match round.wrapping_mul(2_654_435_761).wrapping_add(task << 13) >> 13 & 7 {
+                            0 => drop(reply),
+                            1 => _ = poll(&mut reply),
+                            2 => left_alone.push_back((reply, number)),
+                            _ => assert_eq!(value(reply).await, Some(Value::Int(number))),
+                        }
+                        if left_alone.len() > 3
+                            && let Some((reply, number)) = left_alone.pop_front()
+                        {
+                            assert_eq!(value(reply).await, Some(Value::Int(number)));
+                        }
+                    }
+                    for (reply, number) in left_alone {
+                        assert_eq!(value(reply).await, Some(Value::Int(number)));
+                    }
+                })
+            })
+            .collect();
+        for task in asking {
+            task.await.unwrap();
+        }
+        assert!(!pipe.has_ended());
+        serving.abort();
     }
 
     #[tokio::test]
