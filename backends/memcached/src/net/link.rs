@@ -186,11 +186,12 @@ impl Future for Sent {
         if self.shared.is_forked() {
             return Poll::Pending;
         }
-        // First, so that this caller is woken if another task hands the answers out.
-        if let Poll::Ready(answer) = self.receive(context) {
+        // What this caller hands out to itself must not wake it: a task that is woken while it runs wakes another thread.
+        if let Poll::Ready(answer) = self.receive(&mut unwoken()) {
             return Poll::Ready(answer);
         }
         self.read(context);
+        // Another task may hand the answers out.
         self.receive(context)
     }
 }
@@ -435,6 +436,29 @@ mod tests {
             assert_eq!(poll(&mut sent), Poll::Ready(item("hi", mark)));
         }
         assert!(link.is_usable());
+    }
+
+    #[derive(Default)]
+    struct Counted(AtomicU32);
+
+    impl std::task::Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn caller_that_reads_its_answer_does_not_wake_itself() {
+        let (link, mut server) = link();
+        let mut sent = look(&link, "a");
+        let counted = Arc::new(Counted::default());
+        let waker = Waker::from(counted.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut sent).poll(&mut context).is_pending());
+        server.write_all(b"EN O1\r\n").now_or_never().unwrap().unwrap();
+        let arrived = counted.0.load(Ordering::SeqCst);
+        assert!(Pin::new(&mut sent).poll(&mut context).is_ready());
+        assert_eq!((arrived, counted.0.load(Ordering::SeqCst)), (1, 1));
     }
 
     #[tokio::test]

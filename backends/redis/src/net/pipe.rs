@@ -152,11 +152,12 @@ impl Future for Reply {
         if self.shared.is_forked() {
             return Poll::Pending;
         }
-        // First, so that this caller is woken if another task hands the replies out.
-        if let Poll::Ready(reply) = self.receive(cx) {
+        // What this caller hands out to itself must not wake it: a task that is woken while it runs wakes another thread.
+        if let Poll::Ready(reply) = self.receive(&mut unwoken()) {
             return Poll::Ready(reply);
         }
         self.read(cx);
+        // Another task may hand the reply out.
         self.receive(cx)
     }
 }
