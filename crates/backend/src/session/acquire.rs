@@ -74,7 +74,11 @@ impl<C: Sessions> SessionBackend<C> {
                 match self.pool.enter(claim, &open, (fence, is_shown), asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     // It never waited, so no task can have released it.
-                    Entered::Released | Entered::Ended => Err(session_ended()),
+                    Entered::Released | Entered::Ended => {
+                        // The session may have ended before the name was reserved, and then nothing else frees it.
+                        self.pool.claims.give_up(&key, open.number);
+                        Err(session_ended())
+                    }
                 }
             }
             Ok(Answer::Busy) => {

@@ -1,8 +1,11 @@
 //! Events that end a session, and what is in doubt after them.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold_backend::session::{Capacity, SHOWN_AFTER};
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
@@ -392,4 +395,134 @@ async fn a_server_slow_to_end_a_wait_costs_no_error_and_no_session() {
     };
     tokio::time::timeout(Duration::from_secs(60), only_one_is_left).await.unwrap();
     assert!(matches!(release(&backend, &holder).await, Release::Freed));
+}
+
+/// Polls a future once, which is not ready.
+fn poll_pending<T>(future: Pin<&mut impl Future<Output = T>>) {
+    let polled = future.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+}
+
+/// The end of the session is not noticed by a task of its own here, because no other task runs in between.
+#[tokio::test]
+async fn session_that_has_just_ended_is_not_used_and_holds_nothing() {
+    for capacity in [Capacity::Many, ONE] {
+        let server = Server::new();
+        let backend = server.client(capacity, WaitMode::Polls);
+        let (idle, held) = (claim("idle"), claim("held"));
+        hold(&backend, &idle).await;
+        let mut signal = hold(&backend, &held).await.lost.unwrap();
+        assert!(matches!(release(&backend, &idle).await, Release::Freed));
+        server.end_all();
+        // Its locks are gone before another session is used.
+        hold(&backend, &claim("held")).await;
+        assert_eq!(signal.fired().now_or_never(), Some(LossCause::SessionEnded));
+    }
+}
+
+#[tokio::test]
+async fn lock_given_by_a_session_that_ends_meanwhile_is_not_granted() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let (first, second) = (claim("a"), claim("b"));
+    hold(&backend, &first).await;
+    let patience = Patience::none(clock());
+    let mut asks = pin!(backend.contend(&second, &patience));
+    poll_pending(asks.as_mut());
+    // The server denies what it has given, so the session is over when it gives the second lock.
+    server.forget();
+    assert!(matches!(release(&backend, &first).await, Release::Gone));
+    let failure = asks.await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    let all_end = async {
+        while server.sessions() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), all_end).await.unwrap();
+    hold(&backend, &second).await;
+}
+
+/// The other task runs on another thread, at the last point before the name is reserved.
+#[tokio::test]
+async fn name_reserved_after_the_end_of_its_session_is_free_again() {
+    let server = Server::new();
+    let backend = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
+    let (first, second) = (claim("a"), claim("b"));
+    hold(&*backend, &first).await;
+    server.forget();
+    let other = backend.clone();
+    let mut releases = Box::pin(async move { release(&*other, &first).await });
+    server.at_next_key(move || {
+        let mut context = Context::from_waker(Waker::noop());
+        while releases.as_mut().poll(&mut context).is_pending() {}
+    });
+    let failure = backend.contend(&second, &Patience::none(clock())).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    hold(&*backend, &second).await;
+}
+
+#[tokio::test]
+async fn lock_given_to_a_wait_that_was_just_released_is_released() {
+    let server = Server::new();
+    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
+    let (held, wanted) = (claim("a"), claim("a"));
+    hold(&*backend, &held).await;
+    let waiting = {
+        let (backend, wanted) = (backend.clone(), wanted.clone());
+        tokio::spawn(async move { backend.contend(&wanted, &Patience::unlimited(clock())).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(matches!(release(&*backend, &wanted).await, Release::Freed));
+    // The waiter has not run since then, and the lock becomes free.
+    server.forget();
+    let step = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
+    assert!(matches!(step, Step::Busy(_)), "{step:?}");
+    assert_eq!(server.locks(), 0, "nobody holds it");
+}
+
+#[tokio::test]
+async fn lock_given_after_a_wait_is_granted_only_by_a_live_session() {
+    let server = Server::new();
+    let backend = server.client(ONE, WaitMode::Blocks);
+    let (held, wanted) = (claim("a"), claim("a"));
+    hold(&backend, &held).await;
+    let patience = Patience::unlimited(clock());
+    let mut waits = pin!(backend.contend(&wanted, &patience));
+    poll_pending(waits.as_mut());
+    server.forget();
+    while server.locks() == 0 {
+        poll_pending(waits.as_mut());
+    }
+    // The lock was given, perhaps long ago, and the answer has only now arrived.
+    server.fall_silent();
+    let failure = waits.await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+}
+
+#[tokio::test]
+async fn claim_granted_again_counts_from_before_the_sign_of_life() {
+    let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
+    let backend = server.client_by(Capacity::Many, WaitMode::Polls, clock.clone());
+    let held = claim("a");
+    hold(&backend, &held).await;
+    let (patience, asked_at) = (Patience::none(clock.clone()), clock.now());
+    let mut asks = pin!(backend.contend(&held, &patience));
+    poll_pending(asks.as_mut());
+    clock.advance(SILENCE / 4);
+    let step = asks.await.unwrap();
+    assert!(matches!(&step, Step::Granted(grant) if grant.asked_at == asked_at), "{step:?}");
+}
+
+#[tokio::test]
+async fn renewal_that_finds_the_session_in_doubt_is_a_loss() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let held = claim("a");
+    let mut signal = hold(&backend, &held).await.lost.unwrap();
+    server.fail_once();
+    let renewal = renew(&backend, &held).await;
+    assert!(matches!(renewal, Renewal::Lost), "{renewal:?}");
+    assert_eq!(signal.fired().now_or_never(), Some(LossCause::SessionEnded));
+    hold(&backend, &claim("a")).await;
 }

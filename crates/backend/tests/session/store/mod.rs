@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,11 +44,25 @@ struct State {
     misses_an_eviction: bool,
     open: HashSet<u64>,
     silent: bool,
+    /// The next request fails, and no other.
+    fails_once: bool,
+    /// Runs when the key of a resource is asked for the next time.
+    at_next_key: Hook,
     /// The time that a wait takes to return after it was cancelled.
     slowness: Duration,
     fence: u64,
     opened: u64,
     most_open: usize,
+}
+
+/// The work of a test at one point of a request.
+#[derive(Default)]
+struct Hook(Option<Box<dyn FnOnce() + Send>>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hook({})", self.0.is_some())
+    }
 }
 
 impl Server {
@@ -93,6 +108,16 @@ impl Server {
     /// Answers no request any more, and keeps what is held.
     pub(crate) fn fall_silent(&self) {
         self.change(|state| state.silent = true);
+    }
+
+    /// Does this work when a client asks for the key of a resource the next time: before it asks for the lock.
+    pub(crate) fn at_next_key(&self, work: impl FnOnce() + Send + 'static) {
+        self.change(|state| state.at_next_key = Hook(Some(Box::new(work))));
+    }
+
+    /// Lets the next request fail, and no other.
+    pub(crate) fn fail_once(&self) {
+        self.change(|state| state.fails_once = true);
     }
 
     /// Takes so long from now on to end a wait that is cancelled.
@@ -185,6 +210,10 @@ impl Sessions for MemorySessions {
     }
 
     fn key(&self, resource: &Resource) -> String {
+        let work = self.server.state.lock().unwrap().at_next_key.0.take();
+        if let Some(work) = work {
+            work();
+        }
         // Two names may meet, so that it can be seen to be reported.
         resource.as_str().trim_start_matches("alias of ").to_owned()
     }
@@ -254,6 +283,9 @@ impl MemorySession {
         if silent {
             tokio::time::sleep(SILENCE * 3).await;
             return Err(Failure::unanswered("the server is silent"));
+        }
+        if self.server.change(|state| std::mem::take(&mut state.fails_once)) {
+            return Err(Failure::unanswered("the request that the test asked for fails"));
         }
         if self.is_open() { Ok(()) } else { Err(Failure::unanswered("the session has ended")) }
     }
