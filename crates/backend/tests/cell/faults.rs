@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leasehold_backend::cell::MIN_TTL;
 use leasehold_core::{
-    Backend, Claim, FailureKind, Fence, ManualClock, Patience, Proof, Release, Renew, Renewal, Step, WaitMode,
+    Backend, CALL_GRACE, Claim, Clock, Effect, FailureKind, Fence, ManualClock, Patience, Proof, Release,
+    Renew, Renewal, Step, WaitMode,
 };
 
 use crate::store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
@@ -369,4 +370,70 @@ async fn claim_whose_patience_ends_during_its_request_leaves_no_place() {
         let seen = backend.inspect(&waits.resource, None, &Patience::none(clock())).await.unwrap();
         assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0), "{kind:?}");
     }
+}
+
+/// The store has made the write long before its answer arrives.
+#[tokio::test]
+async fn grant_of_a_waiter_counts_from_before_its_request() {
+    for kind in [Kind { waiting: WaitMode::Polls, ..TABLE }, CACHE] {
+        let (store, clock) = (Store::new(), Arc::new(ManualClock::new()));
+        let backend = store.open_by(kind, clock.clone());
+        let (held, waits) = (claim("job", LONG), claim("job", LONG));
+        assert!(try_take(&backend, &held).await.is_some());
+        let patience = Patience::unlimited(clock.clone());
+        assert!(matches!(backend.contend(&waits, &patience).await, Ok(Step::Busy(_))));
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+        let (gate, asked_at) = (store.stall_an_answer(), clock.now());
+        let answer = async {
+            while store.has_answer_to_stall() {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(1));
+            gate.add_permits(1);
+        };
+        let (step, ()) = tokio::join!(backend.contend(&waits, &patience), answer);
+        let Ok(Step::Granted(grant)) = step else { panic!("{step:?}") };
+        assert_eq!(grant.asked_at, asked_at, "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn place_that_could_not_be_removed_may_still_exist() {
+    for kind in [Kind { waiting: WaitMode::Polls, ..TABLE }, CACHE] {
+        let store = Store::new();
+        let backend = store.open(kind, Faults::default());
+        assert!(try_take(&backend, &claim("job", LONG)).await.is_some());
+        let (waits, patience) = (claim("job", LONG), Patience::unlimited(clock()));
+        let gate = store.stall_an_answer();
+        let end = async {
+            while store.has_answer_to_stall() {
+                tokio::task::yield_now().await;
+            }
+            patience.end();
+            // Others change the cell all the time, so each removal of the place is refused.
+            store.overtake("job", u32::MAX);
+            gate.add_permits(1);
+        };
+        let (step, ()) = tokio::join!(backend.contend(&waits, &patience), end);
+        let failure = step.unwrap_err();
+        assert_eq!(failure.effect, Effect::Unknown, "{kind:?}: {failure}");
+    }
+}
+
+/// Each observer counts the grace of a call by its own clock, and a client that has written the call has seen it.
+#[tokio::test]
+async fn silent_waiter_is_passed_over_a_grace_after_its_written_call() {
+    let (store, clock) = (Store::new(), Arc::new(ManualClock::new()));
+    let [here, there] = [0; 2].map(|_| store.open_by(CACHE, clock.clone()));
+    let (lease, patience) = (Duration::from_secs(10), Patience::unlimited(clock.clone()));
+    let [held, dead, lives] = [0; 3].map(|_| claim("job", lease));
+    assert!(try_take(&there, &held).await.is_some());
+    assert!(matches!(there.contend(&dead, &patience).await, Ok(Step::Busy(_))));
+    assert!(matches!(here.contend(&lives, &patience).await, Ok(Step::Busy(_))));
+    clock.advance(lease);
+    // The lease is over, so this calls the waiter in front, which does not answer.
+    assert!(matches!(here.contend(&lives, &patience).await, Ok(Step::Busy(_))));
+    clock.advance(CALL_GRACE);
+    let step = here.contend(&lives, &patience).await;
+    assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
 }

@@ -209,6 +209,19 @@ fn each_sign_of_life_is_counted() {
     assert_eq!(beats(&ledger), [2], "the grant of a claim that waited");
 }
 
+#[test]
+fn no_sign_of_life_shortens_a_lease() {
+    let now = Moment::from_millis(1);
+    let mut ledger = Ledger::new(Fence::default());
+    ledger.contend(&Ask { lease: LONG, ..ask(1, Share::MUTEX, Wait::No) }, now);
+    let later = now.after(LEASE);
+    // Another client may continue the claim, and ask for less.
+    assert!(matches!(ledger.contend(&ask(1, Share::MUTEX, Wait::No), later), Verdict::Granted(_)));
+    assert_eq!(ledger.entries()[0].until, now.after(LONG));
+    assert!(ledger.renew(id(1), LEASE, later));
+    assert_eq!(ledger.entries()[0].until, now.after(LONG));
+}
+
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns a ledger in which a reader holds, a writer (2) waits, and a reader (3) behind it.

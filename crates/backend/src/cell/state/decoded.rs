@@ -407,6 +407,27 @@ mod tests {
     }
 
     #[test]
+    fn place_is_written_again_once_half_of_its_time_is_over() {
+        let (place, resource) = (Duration::from_secs(60), Resource::new("a b").unwrap());
+        let (holder, waiter) = (claim(1, place * 10), claim(2, place * 10));
+        // Read at age zero, a cell is at its origin.
+        let decode = |text: String, age| {
+            let cell = Cell { text, ..seized(ClockSource::Store, Duration::ZERO, age) };
+            DecodedCell::open(&resource, &cell, ClockSource::Store, &ObservedClaims::default(), Moment::START)
+                .unwrap()
+        };
+        let mut ledger = Ledger::new(Fence::default());
+        let origin = decode(String::new(), Duration::ZERO).now;
+        ledger.contend(&ask_of(&holder, Wait::No), origin);
+        ledger.contend(&ask_of(&waiter, Wait::Queued(place)), origin);
+        for (seconds, is_worth_it) in [(0, false), (29, false), (30, true), (59, true)] {
+            let seen = decode(ledger.to_text(resource.as_str()), Duration::from_secs(seconds));
+            let (asked, _) = seen.contend(&ask_of(&waiter, Wait::Queued(place)));
+            assert_eq!(seen.is_worth_writing(&asked, &waiter, place), is_worth_it, "after {seconds} s");
+        }
+    }
+
+    #[test]
     fn a_name_that_shares_its_key_is_refused() {
         let cell = seized(ClockSource::Store, Duration::from_secs(1), Duration::ZERO);
         let other = Resource::new("other").unwrap();
