@@ -16,8 +16,8 @@ use leasehold_core::quorum::{
     RequestStamp, Seen, Subscription, Vote,
 };
 use leasehold_core::{
-    Backend, Claim, ClaimId, Failure, Fence, Note, Patience, Proof, Release, Renew, Renewal, Resource, Share,
-    Step,
+    Backend, Claim, ClaimId, Effect, Failure, Fence, Note, Patience, Proof, Release, Renew, Renewal,
+    Resource, Share, Step,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
@@ -39,6 +39,8 @@ enum Gate {
     BeforeRequest,
     /// On its way back.
     BeforeAnswer,
+    /// On its way to the member, where it locks what the member has forgotten.
+    BeforeRepair,
 }
 
 /// A member in memory, whose requests for a lock can be held up.
@@ -51,8 +53,16 @@ struct MemoryMember {
     withdrawals: AtomicUsize,
     /// The number of releases that it was asked for.
     releases: AtomicUsize,
-    /// `true` if it has lost its memory, and that was seen long ago.
+    /// `true` if it has lost its memory.
     is_unarmed: AtomicBool,
+    /// The time for which that has been seen.
+    unarmed_for: Mutex<Duration>,
+    /// `true` if it takes no epoch, because another client has changed its own.
+    refuses_epochs: AtomicBool,
+    /// `true` if it takes no fence.
+    refuses_fences: AtomicBool,
+    /// `true` if its lock is released when it is subscribed to, a moment too early to be reported.
+    frees_at_subscription: AtomicBool,
     /// What it reports of the lock of another client: the time that is left, and the number of listeners.
     theirs: Mutex<(Duration, u32)>,
     events: broadcast::Sender<Notification>,
@@ -65,8 +75,9 @@ impl MemoryMember {
         let run = self.name.to_owned();
         let is_unarmed = self.is_unarmed.load(Ordering::SeqCst);
         let mark = (!is_unarmed).then(|| Mark { epoch: 1, run: run.clone() });
-        let hour = 3_600_000_000;
-        MemberState { run, mark, unarmed_since: is_unarmed.then_some(hour), unix_us: 2 * hour }
+        let (unix_us, seen_for) = (7_200_000_000, self.unarmed_for.lock().unwrap().as_micros());
+        let since = unix_us - u64::try_from(seen_for).unwrap();
+        MemberState { run, mark, unarmed_since: is_unarmed.then_some(since), unix_us }
     }
 
     fn holder(&self) -> Option<ClaimId> {
@@ -108,6 +119,9 @@ impl Member for MemoryMember {
     }
 
     async fn set_epoch(&self, _seen: &MemberState, _epoch: u64) -> Result<bool, Failure> {
+        if self.refuses_epochs.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
         self.is_unarmed.store(false, Ordering::SeqCst);
         Ok(true)
     }
@@ -150,6 +164,9 @@ impl Member for MemoryMember {
         _run: &str,
         fence: Fence,
     ) -> Result<bool, Failure> {
+        if self.refuses_fences.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
         let mut lock = self.lock.lock().unwrap();
         let meant = lock.as_mut().filter(|lock| lock.id == claim.id && lock.stamp == stamp);
         Ok(meant.map(|lock| lock.fence = Some(fence)).is_some())
@@ -172,6 +189,8 @@ impl Member for MemoryMember {
     }
 
     async fn repair(&self, claim: &Claim, fence: Fence, stamp: RequestStamp) -> Result<bool, Failure> {
+        let sent = *self.gate.borrow();
+        self.pass(sent, Gate::BeforeRepair).await;
         let mut lock = self.lock.lock().unwrap();
         Ok(lock.is_none() && lock.insert(Lock { id: claim.id, stamp, fence: Some(fence) }).fence.is_some())
     }
@@ -212,6 +231,9 @@ impl Member for MemoryMember {
     }
 
     async fn subscribe(&self, _resource: &Resource) -> Result<Box<dyn Subscription>, Failure> {
+        if self.frees_at_subscription.load(Ordering::SeqCst) {
+            self.set_holder(None);
+        }
         Ok(Box::new(Events(self.events.subscribe())))
     }
 }
@@ -243,6 +265,10 @@ async fn quorum_of<const N: usize>(names: [&'static str; N]) -> (Arc<Quorum>, [A
             withdrawals: AtomicUsize::new(0),
             releases: AtomicUsize::new(0),
             is_unarmed: AtomicBool::new(false),
+            unarmed_for: Mutex::new(Duration::from_secs(3_600)),
+            refuses_epochs: AtomicBool::new(false),
+            refuses_fences: AtomicBool::new(false),
+            frees_at_subscription: AtomicBool::new(false),
             theirs: Mutex::new((Duration::from_millis(50), 0)),
             events: broadcast::Sender::new(16),
             is_silent: AtomicBool::new(false),
@@ -478,6 +504,41 @@ async fn renewal_writes_no_lock_back_after_the_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lock_written_back_after_the_release_is_withdrawn() {
+    let (quorum, [first, second, third]) = quorum().await;
+    let ours = claim(1);
+    let proof = granted(&quorum, &ours).await;
+    settle().await;
+    third.set_holder(None);
+    third.gate.send_replace(Gate::BeforeRepair);
+    let renewing = {
+        let (quorum, ours) = (quorum.clone(), ours.clone());
+        tokio::spawn(async move { quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+    third.gate.send_replace(Gate::Open);
+    renewing.await.unwrap();
+    settle().await;
+    assert_eq!([first.holder(), second.holder(), third.holder()], [None; 3]);
+}
+
+/// Its locks stay, as it may hold: it asks again, or is released.
+#[tokio::test(start_paused = true)]
+async fn claim_granted_before_may_hold_although_a_majority_forgot_it() {
+    let (quorum, members) = quorum().await;
+    let ours = claim(1);
+    granted(&quorum, &ours).await;
+    settle().await;
+    for member in &members[1..] {
+        member.is_unarmed.store(true, Ordering::SeqCst);
+    }
+    let failure = quorum.contend(&ours, &patience()).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    assert_eq!(members.map(|member| member.holder()), [Some(ours.id); 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn slowest_member_that_has_lost_its_memory_is_armed_again() {
     let (quorum, [_, _, slow]) = quorum().await;
     slow.is_unarmed.store(true, Ordering::SeqCst);
@@ -489,6 +550,80 @@ async fn slowest_member_that_has_lost_its_memory_is_armed_again() {
     slow.gate.send_replace(Gate::Open);
     settle().await;
     assert!(!slow.is_unarmed.load(Ordering::SeqCst));
+}
+
+/// Its earlier locks may still hold, and it has forgotten them.
+#[tokio::test(start_paused = true)]
+async fn member_is_armed_again_only_after_the_longest_lease() {
+    let longest = Duration::from_secs(60);
+    // The server's clock may run a little faster than that of a holder.
+    for (seen_for, is_armed) in [(longest, false), (longest + longest / 50, true)] {
+        let (quorum, [_, _, forgetful]) = quorum().await;
+        *forgetful.unarmed_for.lock().unwrap() = seen_for;
+        forgetful.is_unarmed.store(true, Ordering::SeqCst);
+        granted(&quorum, &claim(1)).await;
+        settle().await;
+        assert_eq!(!forgetful.is_unarmed.load(Ordering::SeqCst), is_armed, "seen for {seen_for:?}");
+    }
+}
+
+/// Only a client that raised a majority knows that no other client has decided in the older epoch since.
+#[tokio::test(start_paused = true)]
+async fn member_is_armed_only_in_an_epoch_of_a_majority() {
+    for refusing in 0..=2 {
+        let (quorum, members) = quorum().await;
+        let [armed @ .., forgetful] = &members;
+        for member in &armed[..refusing] {
+            member.refuses_epochs.store(true, Ordering::SeqCst);
+        }
+        forgetful.is_unarmed.store(true, Ordering::SeqCst);
+        granted(&quorum, &claim(1)).await;
+        settle().await;
+        assert_eq!(forgetful.is_unarmed.load(Ordering::SeqCst), refusing > 0, "{refusing} refuse it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_granted_only_if_a_majority_takes_its_fence() {
+    for refusing in 0..8_u32 {
+        let (quorum, members) = quorum().await;
+        for (number, member) in members.iter().enumerate() {
+            member.refuses_fences.store(refusing & (1 << number) != 0, Ordering::SeqCst);
+        }
+        let step = quorum.contend(&claim(1), &Patience::none(clock())).await;
+        let is_granted = matches!(step, Ok(Step::Granted(_)));
+        assert_eq!(is_granted, refusing.count_ones() <= 1, "{refusing:03b} refuse it: {step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn grant_counts_from_before_the_first_request() {
+    let (quorum, members) = quorum().await;
+    for member in &members {
+        member.gate.send_replace(Gate::BeforeAnswer);
+    }
+    let (ours, patience) = (claim(1), patience());
+    let asked_at = patience.now();
+    let open = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        members.iter().for_each(|member| drop(member.gate.send_replace(Gate::Open)));
+    };
+    let (step, ()) = tokio::join!(quorum.contend(&ours, &patience), open);
+    assert!(matches!(&step, Ok(Step::Granted(grant)) if grant.asked_at == asked_at), "{step:?}");
+}
+
+/// It is released after the waiter has asked, and before the waiter would get a message of that.
+#[tokio::test(start_paused = true)]
+async fn release_just_before_the_subscription_is_not_missed() {
+    let (quorum, members) = quorum().await;
+    for member in &members {
+        *member.theirs.lock().unwrap() = (Duration::from_secs(60), 0);
+        member.set_holder(Some(claim(2).id));
+        member.frees_at_subscription.store(true, Ordering::SeqCst);
+    }
+    let began = Instant::now();
+    granted(&quorum, &claim(1)).await;
+    assert!(began.elapsed() < SPREAD, "after {:?}", began.elapsed());
 }
 
 /// Waits while another client holds a lease of a minute.
