@@ -3,12 +3,14 @@
 use crate::common;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{Store, ms, settles};
-use leasehold::ErrorKind;
-use leasehold::layer::{Mode, Verb};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, ErrorKind, TokioClock};
 
 /// Polls `future` up to `polls` times, letting everything else run in between, and drops it.
 async fn poll_and_drop<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
@@ -61,6 +63,29 @@ async fn dropped_wait_leaves_the_queue_of_the_server() {
     wait.abort();
     // The lock is still held: only the end of patience takes the claim out of the queue.
     common::waiting(&other, "job", 0).await;
+    held.release().await.unwrap();
+}
+
+/// The store keeps the place between two requests, which the client sends now and then.
+#[tokio::test(start_paused = true)]
+async fn dropped_wait_leaves_the_queue_of_a_store_that_is_polled() {
+    let store = Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())).polling());
+    let open = || {
+        let wire = Arc::new(Fault::over(store.clone()));
+        (Client::builder().clock(Arc::new(TokioClock::new())).over(wire.clone()).unwrap(), wire)
+    };
+    let ((locks, wire), (other, _)) = (open(), open());
+    let held = other.mutex("job").lock().await.unwrap();
+    // It leaves during the pause between two requests, or while an answer is on its way.
+    for late in [Duration::ZERO, ms(100)] {
+        wire.set(Verb::Contend, Mode::LateReply(late));
+        let mutex = locks.mutex("job");
+        let wait = tokio::spawn(async move { mutex.lock().await.map(drop) });
+        common::waiting(&other, "job", 1).await;
+        wait.abort();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(other.inspect("job").await.unwrap().waiting, [], "answers take {late:?}");
+    }
     held.release().await.unwrap();
 }
 

@@ -290,6 +290,23 @@ async fn try_without_an_answer_is_not_refused_by_its_own_grant() {
     settles(&locks, "job").await;
 }
 
+/// The request may still arrive, and be granted when the lock is free.
+#[tokio::test]
+async fn try_without_an_answer_that_is_refused_releases_its_claim() {
+    let (locks, store) = opened();
+    let (other, _) = store.another();
+    let guard = other.mutex("job").lock().await.unwrap();
+    drop(store.hold_back());
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    let released = async {
+        while store.released() != (0, 1) {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, released).await.expect("its claim is released");
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn wait_without_an_answer_goes_the_longer_way() {
     let (locks, store) = opened();

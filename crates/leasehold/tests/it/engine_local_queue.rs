@@ -331,6 +331,42 @@ async fn waiter_that_no_handoff_serves_has_a_place_on_the_server() {
 }
 
 #[tokio::test]
+async fn waiter_behind_the_last_handoff_has_a_place_on_the_server() {
+    let store = Store::new();
+    let (locks, _) = store.tuned(patient().local_handoff_limit(1));
+    let (other, _) = store.client();
+    let held = locks.mutex("job").lock().await.unwrap();
+    let (second, third) = (locks.mutex("job"), locks.mutex("job"));
+    let second = spawn_queued(async move { second.lock().await }).await;
+    let third = spawn_queued(async move { third.lock().await }).await;
+    held.release().await.unwrap();
+    let second = granted(second).await;
+    assert_eq!(second.fence().unwrap().sub, 1, "it was handed over");
+    waiting(&other, "job", 1).await;
+    second.release().await.unwrap();
+    granted(third).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn revoked_lock_is_not_handed_to_a_waiter_of_its_own_process() {
+    let store = Store::new();
+    let (locks, _) = store.tuned(patient());
+    let (other, _) = store.client();
+    let held = locks.mutex("job").lock().await.unwrap();
+    let (ours, theirs) = (locks.mutex("job"), other.mutex("job"));
+    let ours = spawn_queued(async move { ours.lock().await }).await;
+    let theirs = spawn_queued(async move { theirs.lock().await }).await;
+    waiting(&other, "job", 1).await;
+    other.revoke("job", "please").await.unwrap();
+    assert_eq!(held.revoked().await.unwrap().reason, "please");
+    held.release().await.unwrap();
+    let first = granted(theirs).await;
+    assert!(!ours.is_finished(), "it came later to the store");
+    first.release().await.unwrap();
+    granted(ours).await.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn handoff_of_several_permits_wakes_the_waiters_behind() {
     let (locks, _) = Store::new().tuned(patient());
     let encoders = locks.semaphore("encode", 3);

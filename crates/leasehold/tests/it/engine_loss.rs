@@ -2,13 +2,15 @@
 
 use crate::common;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::{Store, ms};
-use leasehold::backend::{Clock, LossCause};
+use leasehold::backend::{Clock, LossCause, Moment};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
+use leasehold::local::MemoryBackend;
+use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock, TokioClock};
 
 /// Under these faults of renewals and releases, the lease ends by the holder's clock before its successor is
 /// granted the lock. The wake-up of the task that waits for the loss has only a bound of a second.
@@ -234,6 +236,34 @@ async fn a_process_that_slept_past_its_lease_sees_the_loss_first() {
     std::thread::sleep(ms(150));
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
     assert!(guard.run(async { unreachable!("polled after the loss") }).await.is_err());
+}
+
+/// A clock that counts the time for which the machine is suspended, which timers do not.
+#[derive(Debug)]
+struct SuspendClock {
+    timers: TokioClock,
+    suspended: Mutex<Duration>,
+}
+
+impl Clock for SuspendClock {
+    fn now(&self) -> Moment {
+        self.timers.now().after(*self.suspended.lock().unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_acquired_right_after_a_suspend_is_renewed_in_time() {
+    let clock = Arc::new(SuspendClock { timers: TokioClock::new(), suspended: Mutex::default() });
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let locks = Client::builder().clock(clock.clone()).over(store).unwrap();
+    let before = locks.mutex("before").lock().await.unwrap();
+    // The renewal task looks again in a second, by its timer.
+    tokio::time::sleep(ms(10)).await;
+    *clock.suspended.lock().unwrap() = Duration::from_secs(3_600);
+    let after = locks.mutex("after").ttl(ms(300)).lock().await.unwrap();
+    tokio::time::sleep(ms(900)).await;
+    after.check().unwrap();
+    assert!(before.check().unwrap_err().is_lost());
 }
 
 /// Blocks the thread past a lease in its first poll, as a stopped process would, and must not be polled

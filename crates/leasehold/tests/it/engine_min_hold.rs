@@ -103,3 +103,16 @@ async fn owner_that_re_enters_what_is_kept_releases_it_in_the_call() {
         free.unwrap().expect("it is released when the call returns").release().await.unwrap();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn longest_minimum_hold_of_the_guards_of_an_owner_counts() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let locks = Client::builder().clock(clock).over(store).unwrap();
+    let mutex = locks.mutex("job").owner(&Owner::new());
+    let began = tokio::time::Instant::now();
+    let outer = mutex.clone().min_hold(MINIMUM * 3).lock().await.unwrap();
+    drop(mutex.min_hold(MINIMUM).lock().await.unwrap());
+    outer.release().await.unwrap();
+    assert!(began.elapsed() >= MINIMUM * 3, "{:?}", began.elapsed());
+}

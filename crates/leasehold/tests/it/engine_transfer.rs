@@ -65,6 +65,23 @@ async fn unanswered_request_is_withdrawn_when_another_client_holds() {
     held.release().await.unwrap();
 }
 
+/// The store then grants the claim anew, which was not asked for.
+#[tokio::test(start_paused = true)]
+async fn claim_that_ended_after_its_transfer_is_not_granted_anew() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (from, to, other) = (open(), open(), open());
+    let token = from.mutex("job").lock().await.unwrap().transfer().await.unwrap();
+    let ended = other.inspect("job").await.unwrap().holders.remove(0);
+    other.break_claim("job", &ended).await.unwrap();
+    let error = to.mutex("job").accept_transfer(&token).await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    // Nothing is left of that grant.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    other.mutex("job").try_lock().await.unwrap().expect("it is free").release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn transfer_that_is_granted_to_a_client_that_closed_is_not_accepted() {
     let clock = Arc::new(TokioClock::new());
