@@ -11,6 +11,7 @@
 //! another run under an earlier clock, and a number is added to it from then on.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind, Fence};
 use mysql_async::Row;
@@ -116,7 +117,7 @@ async fn raise(link: &SessionLink, names: &Names, known: Option<Block>) -> Resul
          UPDATE {table} SET ahead = @ahead, start = @start, last = @last, turn = turn + 1 WHERE one = 1; COMMIT; \
          SELECT CAST(@ahead AS UNSIGNED), CAST(@start AS UNSIGNED), CAST(@last AS UNSIGNED)"
     );
-    let rows = match link.run(&statements).await {
+    let rows = match link.run_within(&statements, COUNTING).await {
         Ok(rows) => rows,
         Err(refusal) => {
             if link.is_open() {
@@ -141,6 +142,9 @@ fn block(row: &Row, table: &str) -> Result<Block, Failure> {
 /// The numbers of one block: so many grants cost one commit. Each session that is opened uses up a whole
 /// one; the counter has 16 million for each second.
 const LENGTH: u64 = 10_000;
+/// The time that a busy server takes to call its counter 16 million times. The first session behind a new table does
+/// that, as the table begins at the end of a second of the counter.
+const COUNTING: Duration = Duration::from_secs(10);
 /// Blocks of others that may be used up before this client has drawn from them.
 const MAX_TRIES: u32 = 20;
 
