@@ -24,7 +24,7 @@ pub(crate) async fn show_no_id(store: &Store) {
     let (one, two) = (builder.open(&store.url).await.unwrap(), Client::open(&store.url).await.unwrap());
     record_requests(&mut seen, &one);
     holders_and_waiters(&mut seen, &one, &two).await;
-    built_on_locks(&mut seen, &one, &two).await;
+    Box::pin(built_on_locks(&mut seen, &one, &two)).await;
     token::goes_over(&mut seen, &one, &two).await;
     failures::provoke(&mut seen, &one, &two).await;
     threads(&mut seen, &store.url, &one).await;

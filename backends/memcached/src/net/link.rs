@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_of_an_idle_connection_is_noticed_before_the_next_request() {
+    async fn end_of_an_idle_connection_is_noticed_with_the_next_request() {
         for last in [&b""[..], b"EN O2\r\n", b"EN"] {
             let (link, mut server) = link();
             let mut sent = look(&link, "a");
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_does_not_depend_on_a_caller_that_is_not_polled() {
+    async fn request_needs_no_caller_that_is_polled() {
         for is_polled in [false, true] {
             let (link, mut server) = link();
             let mut idle = look(&link, "a");
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_that_dies_in_the_middle_of_an_answer_ends_the_connection() {
+    async fn server_that_dies_within_an_answer_ends_the_connection() {
         for joined in [false, true] {
             let (link, mut server) = link();
             let mut first = look(&link, "a");
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn late_answer_to_a_caller_that_reads_itself_ends_the_connection() {
+    async fn late_answer_to_a_reading_caller_ends_the_connection() {
         let (link, mut server) = link();
         let sent = look(&link, "a");
         server.write_all(b"VA 2 c1 t5 O1\r\nh").await.unwrap();

@@ -47,8 +47,8 @@ pub(crate) struct Expected {
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
-/// What callers and the task of a connection share. A fork does not touch it: the stream is the parent's, and so may
-/// the lock be, for ever.
+/// The state that callers and the task of a connection share. A fork does not touch it: the stream is the parent's,
+/// and so may the lock be, for ever.
 #[derive(Debug)]
 pub(crate) struct Shared {
     process: Process,

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_of_an_idle_connection_is_noticed_before_the_next_request() {
+    async fn end_of_an_idle_connection_is_noticed_with_the_next_request() {
         for last in [&b""[..], b":2\r\n", b":"] {
             let (pipe, mut far) = opened(64);
             let mut reply = send(&pipe, 0, "ask ");
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn request_does_not_depend_on_a_caller_that_is_not_polled_or_leaves() {
+    async fn request_needs_no_caller_that_is_polled_or_stays() {
         for (is_polled, leaves) in [(false, false), (true, false), (false, true), (true, true)] {
             let (pipe, mut far) = opened(64);
             let mut idle = send(&pipe, 0, "idle");
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn server_that_dies_in_the_middle_of_a_reply_ends_the_connection() {
+    async fn server_that_dies_within_a_reply_ends_the_connection() {
         for joined in [false, true] {
             let (pipe, mut far) = opened(64);
             let mut first = send(&pipe, 0, "one ");

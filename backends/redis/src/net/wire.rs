@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use crate::net::duplex::Duplex;
 use crate::net::replies;
 
-/// What callers and the task of a connection share. A fork does not touch it: the stream is the parent's, and so may
-/// the lock be, for ever.
+/// The state that callers and the task of a connection share. A fork does not touch it: the stream is the parent's,
+/// and so may the lock be, for ever.
 #[derive(Debug)]
 pub(crate) struct Shared {
     process: Process,

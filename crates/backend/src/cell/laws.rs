@@ -77,7 +77,7 @@ pub async fn writes_are_made_on_their_condition(cells: &impl CellStore) {
         let back = made(cells, &write(&at, WriteCondition::Emptied(empty.version), "fourth")).await;
         assert!(back.fence > last, "{back:?}");
         last = back.fence;
-        let put = Put { keep: Duration::ZERO, ..Put::nothing(last).unwrap() };
+        let put = Put { keep: Duration::ZERO, ..Put::nothing(last, draw_version().unwrap()) };
         let end = Write { put, ..write(&at, living(back.version, epoch), "") };
         made(cells, &end).await;
     }

@@ -21,7 +21,7 @@ fn sent(client: &Client, claim: &Claim) -> Option<DirectAnswer> {
 }
 
 async fn ask(client: &Client, claim: &Claim) -> DirectReply {
-    sent(client, claim).expect("it is sent").await
+    sent(client, claim).unwrap().await
 }
 
 async fn is_freed(client: &Client, claim: &Claim) -> bool {

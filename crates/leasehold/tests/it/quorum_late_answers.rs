@@ -606,7 +606,9 @@ async fn grant_counts_from_before_the_first_request() {
     let asked_at = patience.now();
     let open = async {
         tokio::time::sleep(Duration::from_millis(30)).await;
-        members.iter().for_each(|member| drop(member.gate.send_replace(Gate::Open)));
+        for member in &members {
+            member.gate.send_replace(Gate::Open);
+        }
     };
     let (step, ()) = tokio::join!(quorum.contend(&ours, &patience), open);
     assert!(matches!(&step, Ok(Step::Granted(grant)) if grant.asked_at == asked_at), "{step:?}");

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{LossCause, Moment};
 
-use crate::engine::hold::users::{Ended, Keeper};
+use crate::engine::hold::users::{Ended, KeptUntil};
 use crate::engine::hold::{End, Hold, stays};
 use crate::engine::lease::{Lease, State};
 use crate::engine::release::job::Released;
@@ -118,7 +118,7 @@ impl HoldHandle {
             Ended::Shared => signal(end, &held),
             Ended::Kept(until) => {
                 signal(end, &held);
-                let keeper = Keeper { users, until };
+                let keeper = KeptUntil { users, until };
                 engine.clone().spawn(async move {
                     let _keeper = keeper;
                     stays(engine, held, until).await;

@@ -97,13 +97,13 @@ impl Users {
     }
 }
 
-/// Ends what is kept when it is dropped.
-pub(super) struct Keeper {
+/// The end of what is kept: its drop ends it.
+pub(super) struct KeptUntil {
     pub(super) users: Arc<Users>,
     pub(super) until: Moment,
 }
 
-impl Drop for Keeper {
+impl Drop for KeptUntil {
     fn drop(&mut self) {
         self.users.end_keeping(self.until);
     }
