@@ -11,16 +11,17 @@
 //! Answers that carry a mark must carry the right one. No request depends on the caller of another one, who may never
 //! be polled again.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::net::wire::{
-    Answer, Driven, Duplex, Expected, NoAnswer, Request, Shared, State, Turn, Wire, wake,
+    Answer, Driven, Duplex, Expected, NoAnswer, Request, Shared, State, Turn, Wire, unwoken, wake,
 };
 use crate::protocol::command::{Command, MAX_VALUE};
 use crate::protocol::facts::Facts;
@@ -57,7 +58,7 @@ impl Link {
         };
         let Some(mut turn) = turn else { return true };
         // Nothing was asked, so nothing may come.
-        if turn.wire.read(&self.shared, &mut unwoken()).is_ready() {
+        if !turn.wire.is_silent() {
             turn.end();
             return false;
         }
@@ -144,11 +145,25 @@ impl Sent {
         match tokio::time::timeout(limit, &mut self).await {
             Ok(answer) => answer,
             Err(_) if self.shared.take_back(self.first) => Err(NoAnswer::Unsent),
-            Err(_) => {
+            Err(_) => self.arrived().unwrap_or_else(|| {
                 self.shared.end();
                 Err(NoAnswer::Late)
+            }),
+        }
+    }
+
+    /// Returns answers that arrived while this caller was not polled, maybe for longer than its limit.
+    fn arrived(&mut self) -> Option<Answer> {
+        let turn = Turn::take(&self.shared, &mut self.shared.lock());
+        if let Some(mut turn) = turn {
+            let read = poll_fn(|context| Poll::Ready(turn.wire.read(&self.shared, context)));
+            match pin!(tokio::task::unconstrained(read)).poll(&mut unwoken()) {
+                Poll::Ready(Poll::Ready(Err(_))) => turn.end(),
+                // It was this read that would have woken the task of the connection.
+                _ => _ = turn.put_back(|state| state.driver.take()),
             }
         }
+        self.answered.try_recv().ok()
     }
 
     fn receive(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
@@ -265,11 +280,6 @@ impl Drop for Driver {
     }
 }
 
-/// Returns the context of one who does not wait.
-fn unwoken() -> Context<'static> {
-    Context::from_waker(Waker::noop())
-}
-
 /// The most bytes of one request, which carries so many values of the largest size; see
 /// [`crate::net::servers`].
 pub(crate) const MAX_REQUEST: usize = 4 * MAX_VALUE;
@@ -277,6 +287,7 @@ pub(crate) const MAX_REQUEST: usize = 4 * MAX_VALUE;
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::task::Waker;
 
     use futures_util::FutureExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

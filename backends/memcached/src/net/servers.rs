@@ -190,9 +190,9 @@ impl Node {
 
     /// Returns the connection that is there and works, as far as is known.
     pub(crate) fn link_now(&self) -> Option<Arc<Link>> {
-        let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let link = slot.get()?.as_ref().ok()?;
-        link.is_usable().then(|| link.clone())
+        // The look may end the connection, which wakes others: not under the lock.
+        let link = self.slot.lock().unwrap_or_else(PoisonError::into_inner).get()?.as_ref().ok()?.clone();
+        link.is_usable().then_some(link)
     }
 
     /// Asks these commands in one go: all are answered, or none is.

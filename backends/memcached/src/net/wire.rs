@@ -4,8 +4,9 @@
 //! of the queues alone, never while the stream is used.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -110,6 +111,9 @@ impl Shared {
 
     /// Takes a request back that is given up; `false` where it has left. From then on it never leaves.
     pub(crate) fn take_back(&self, first: u32) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut state = self.lock();
         let place = state.unwritten.iter().position(|request| request.expected.first == first);
         let taken = place.and_then(|place| state.unwritten.remove(place));
@@ -137,6 +141,11 @@ impl Shared {
         drop((broken, wire));
         wake(driver);
     }
+}
+
+/// Returns the context of one who does not wait.
+pub(super) fn unwoken() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
 /// Wakes the task of the connection, if it waits. Never under the lock.
@@ -241,6 +250,17 @@ impl Wire {
             received: Vec::new(),
             replies: Vec::new(),
         }
+    }
+
+    /// Returns `true` if nothing has arrived. Hands nothing out, and looks whatever the budget of the task.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let mut space = [std::mem::MaybeUninit::uninit(); 1];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        let read = poll_fn(|context| {
+            Poll::Ready(Pin::new(&mut *self.stream).poll_read(context, &mut buffer).is_pending())
+        });
+        let is_pending = pin!(tokio::task::unconstrained(read)).poll(&mut unwoken());
+        is_pending == Poll::Ready(true) && self.received.is_empty()
     }
 
     /// Reads and writes what there is.

@@ -397,9 +397,9 @@ impl CommandConn {
 
     /// Returns the connection if it is there and can be used.
     fn present(&self) -> Option<Arc<Link>> {
-        let state = self.state();
-        let link = state.dialing.as_ref()?.peek()?.as_ref().ok()?;
-        self.is_current(link).then(|| link.clone())
+        // The look may end the connection, which wakes others: not under the lock.
+        let link = self.state().dialing.as_ref()?.peek()?.as_ref().ok()?.clone();
+        self.is_current(&link).then_some(link)
     }
 
     /// Returns `true` if new requests go over this connection.

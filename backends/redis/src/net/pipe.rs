@@ -15,13 +15,13 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::oneshot;
 
 use crate::net::duplex::Duplex;
-use crate::net::wire::{Driven, Pending, Shared, State, Turn, wake};
+use crate::net::wire::{Driven, Pending, Shared, State, Turn, unwoken, wake};
 
 /// The handle to a connection.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Pipe {
         };
         let Some(mut turn) = turn else { return false };
         // Nothing was asked, so nothing may come.
-        if turn.wire.read(&self.shared, &mut unwoken()).is_ready() {
+        if !turn.wire.is_silent() {
             turn.end();
             return true;
         }
@@ -231,11 +231,6 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.end();
     }
-}
-
-/// Returns the context of one who does not wait.
-fn unwoken() -> Context<'static> {
-    Context::from_waker(Waker::noop())
 }
 
 /// The most bytes of requests that wait to be written: far more than all that fit within their time limits.

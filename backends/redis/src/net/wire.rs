@@ -4,8 +4,9 @@
 //! of the queues alone, never while the stream is used.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -94,6 +95,11 @@ impl Shared {
         drop((pending, wire));
         wake(driver);
     }
+}
+
+/// Returns the context of one who does not wait.
+pub(super) fn unwoken() -> Context<'static> {
+    Context::from_waker(Waker::noop())
 }
 
 /// Wakes the task of the connection, if it waits. Never under the lock.
@@ -194,6 +200,17 @@ pub(crate) enum Driven {
 }
 
 impl Wire {
+    /// Returns `true` if nothing has arrived. Hands nothing out, and looks whatever the budget of the task.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let mut space = [std::mem::MaybeUninit::uninit(); 1];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        let read = poll_fn(|context| {
+            Poll::Ready(Pin::new(&mut *self.stream).poll_read(context, &mut buffer).is_pending())
+        });
+        let is_pending = pin!(tokio::task::unconstrained(read)).poll(&mut unwoken());
+        is_pending == Poll::Ready(true) && self.received.is_empty()
+    }
+
     /// Reads and writes what there is.
     pub(crate) fn drive(&mut self, shared: &Shared, cx: &mut Context<'_>) -> io::Result<Driven> {
         loop {

@@ -89,6 +89,17 @@ async fn failure_says_whether_the_claim_may_hold() {
 }
 
 #[tokio::test]
+async fn claim_that_others_joined_before_the_answer_may_hold() {
+    let (store, client, _) = opened();
+    let held = claim("r", LONG);
+    store.next_at_once(FateAtOnce::IsChanged);
+    assert!(matches!(ask(&client, &held).await, DirectReply::Unknown));
+    assert_eq!(claims(&client, &held).await, 1);
+    assert!(try_take(&client, &held).await.is_some());
+    assert!(is_freed(&client, &held).await);
+}
+
+#[tokio::test]
 async fn what_is_not_a_matter_of_one_write_goes_the_longer_way() {
     let (store, client, _) = opened();
     for share in [Share::READER, Share::permits(1, 2).unwrap()] {

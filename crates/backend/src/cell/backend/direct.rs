@@ -33,16 +33,22 @@ impl<C: CellStore> DirectRequests for CellBackend<C> {
                     return DirectReply::Granted(attempt.granted(fence));
                 }
                 Ok(WriteOutcome::Refused(Some(cell))) => cell,
-                Ok(WriteOutcome::Refused(None)) => return DirectReply::Declined,
+                // A store that looks after its write may have made the write, and found nothing any more.
+                Ok(WriteOutcome::Refused(None)) => return DirectReply::Unknown,
                 Err(failure) if failure.effect == Effect::None => return DirectReply::Declined,
                 Err(_) => return DirectReply::Unknown,
             };
             let now = clock.now();
             let decoded = DecodedCell::open(&claim.resource, &cell, clock_source, &memory.observed, now);
-            match decoded.map(|decoded| contend_in(&decoded, &claim, Wait::No, order).1) {
-                Ok(Verdict::Busy { ahead, .. }) => DirectReply::Busy { ahead: Some(ahead) },
+            let Ok(decoded) = decoded else { return DirectReply::Declined };
+            if decoded.ledger.entries().iter().any(|entry| entry.id == claim.id) {
+                // It was put in, and others joined it before the store looked.
+                return DirectReply::Unknown;
+            }
+            match contend_in(&decoded, &claim, Wait::No, order).1 {
+                Verdict::Busy { ahead, .. } => DirectReply::Busy { ahead: Some(ahead) },
                 // The longer way takes what is left of the capacity, or of the dead.
-                Ok(Verdict::Granted(_) | Verdict::Full) | Err(_) => DirectReply::Declined,
+                Verdict::Granted(_) | Verdict::Full => DirectReply::Declined,
             }
         }))
     }

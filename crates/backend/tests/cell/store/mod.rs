@@ -96,6 +96,8 @@ pub(crate) enum FateAtOnce {
     Fails,
     /// It fails after it has taken effect.
     FailsAfterwards,
+    /// It takes effect, and another client changes the cell before the store looks at it for the answer.
+    IsChanged,
 }
 
 #[derive(Debug, Default)]
@@ -462,7 +464,8 @@ impl CellStore for MemoryCells {
             None => Some(Ok(self.try_write(write))),
             Some(FateAtOnce::Waits) => None,
             Some(FateAtOnce::Fails) => Some(Err(Failure::unavailable("the disk is full"))),
-            Some(FateAtOnce::FailsAfterwards) => {
+            // A store that decides at once does not look a second time.
+            Some(FateAtOnce::FailsAfterwards | FateAtOnce::IsChanged) => {
                 self.try_write(write);
                 Some(Err(Failure::unanswered("the disk failed")))
             }
@@ -488,6 +491,11 @@ impl CellStore for MemoryCells {
             Some(FateAtOnce::FailsAfterwards) => {
                 self.try_write(&write);
                 Err(Failure::unanswered("the connection broke"))
+            }
+            Some(FateAtOnce::IsChanged) => {
+                self.try_write(&write);
+                // What is found is not what was written, as for a second write.
+                Ok(self.try_write(&write))
             }
             Some(FateAtOnce::Waits) | None => Ok(self.try_write(&write)),
         };
