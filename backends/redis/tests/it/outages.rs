@@ -123,7 +123,8 @@ async fn many_requests_wait_for_one_attempt_to_connect() {
     let claim = long("job");
     try_take(&backend, &claim).await.unwrap();
     server.kill().unwrap();
-    // The proxy accepts, finds no server behind it, and closes.
+    // The proxy accepts, finds no server behind it, and closes. The end of an idle connection is noticed with a request.
+    assert!(matches!(renew(&backend, &claim).await, Renewal::Unknown(_)));
     until("the end is noticed", async || proxy.connections() == 0).await;
     let before = proxy.accepted();
     let during = hammer(&backend, "other", Duration::from_secs(3)).await;

@@ -121,9 +121,9 @@ fn ctrl_z_stops_nested_runs_and_fg_continues_them() {
 #[test]
 fn ctrl_z_stops_the_command_of_a_nested_run_that_reads_nothing() {
     let sandbox = Sandbox::new();
+    let script = "trap \"echo on\"\"ward\" CONT; echo $$ >pid; echo rea\"\"dy; until read -r _ <go; do :; done 2>/dev/null";
     let mut shell = Pty::shell(&sandbox);
-    shell
-        .enter("leasehold run a -- leasehold run b -- sh -c 'echo $$ >pid; echo rea\"\"dy; exec sleep 1000'");
+    shell.enter(&format!("mkfifo go; leasehold run a -- leasehold run b -- sh -c '{script}'"));
     shell.see("ready");
     shell.press("\x1a");
     shell.see("Stopped");
@@ -132,7 +132,7 @@ fn ctrl_z_stops_the_command_of_a_nested_run_that_reads_nothing() {
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap();
     assert!(state.contains(") T "), "it runs on while its lock is not renewed: {state}");
     shell.enter("fg");
-    shell.see("leasehold run a");
+    shell.see("onward");
     shell.press("\x03");
     shell.prompt();
     shell.enter("echo code $?");

@@ -172,7 +172,9 @@ async fn break_names_the_claims_and_ends_only_those() {
     let shown = locks.inspect("job").await.unwrap().holders;
     let effects = press(&mut app, KeyCode::Char('y'));
     let [Effect::Do(dialog)] = effects.as_slice() else { panic!("{effects:?}") };
-    assert_eq!((dialog.action, dialog.claims.as_slice()), (Action::Break, shown.as_slice()));
+    // Their age is counted back from the moment of each look, so it differs by a millisecond at times.
+    let ids = |claims: &[leasehold::ClaimInfo]| claims.iter().map(|claim| claim.id).collect::<Vec<_>>();
+    assert_eq!((dialog.action, ids(&dialog.claims)), (Action::Break, ids(&shown)));
     drop(guard);
 }
 
