@@ -193,7 +193,7 @@ impl Future for Driver {
                 }
                 let turn = if state.caller.is_none() { Turn::take(&self.shared, &mut state) } else { None };
                 if turn.is_none() {
-                    // The one who has it wakes this task if there is more to do.
+                    // Its user wakes this task if there is more to do.
                     state.driver = Some(cx.waker().clone());
                 }
                 turn

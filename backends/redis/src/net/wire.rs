@@ -1,4 +1,4 @@
-//! The stream of a connection, the requests on it, and the turn of the one who uses it.
+//! The stream of a connection, the requests on it, and the turn of its user.
 //!
 //! Ground rules: one at a time uses the stream, and puts it back, or ends the connection. The lock is held for changes
 //! of the queues alone, never while the stream is used.
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// Returns the context of one who does not wait.
+/// Returns a context that wakes nothing.
 pub(super) fn unwoken() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
@@ -109,7 +109,7 @@ pub(crate) fn wake(driver: Option<Waker>) {
     }
 }
 
-/// The turn of the one who uses the stream.
+/// The turn of the user of the stream.
 pub(crate) struct Turn<'a> {
     pub(crate) wire: Box<Wire>,
     end: EndOnDrop<'a>,
