@@ -23,7 +23,7 @@ pub use campaign::{Campaign, add_one};
 pub use elected::Elected;
 pub use ensemble::Ensemble;
 pub use load::{Load, Seen, TTL};
-pub use partition::{Partition, Way, monotonic};
+pub use partition::{Partition, monotonic};
 pub use primaries::{Missed, kill_primaries};
 pub use redlock::{arm, quorum, redlock};
 pub use referee::{Counts, Referee};

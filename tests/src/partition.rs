@@ -8,28 +8,9 @@
 use std::process::Command;
 use std::time::Duration;
 
+use leasehold_testkit::Way;
 use leasehold_testkit::surroundings::{inside, private_network};
 use rustix::time::{ClockId, clock_gettime};
-
-/// The packets that are dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Requests,
-    Replies,
-    Both,
-}
-
-impl Way {
-    pub const ALL: [Way; 3] = [Way::Requests, Way::Replies, Way::Both];
-
-    fn packets(self) -> &'static str {
-        match self {
-            Way::Requests => "ct direction original",
-            Way::Replies => "ct direction reply",
-            Way::Both => "",
-        }
-    }
-}
 
 /// The network of one test. Processes of [`Partition::command`] can be cut off from all others.
 #[derive(Debug)]
@@ -61,9 +42,14 @@ impl Partition {
         command
     }
 
-    /// Drops the packets of these processes from now on.
+    /// Drops the packets of these processes that go this way, from now on.
     pub fn cut(&self, way: Way) {
-        nft(&format!("add rule inet partition cut ct mark 1 {} counter drop", way.packets()));
+        let packets = match way {
+            Way::ToServer => "ct direction original",
+            Way::ToClient => "ct direction reply",
+            Way::Both => "",
+        };
+        nft(&format!("add rule inet partition cut ct mark 1 {packets} counter drop"));
     }
 
     /// Drops nothing any more. Returns how many packets were dropped since the cut.

@@ -47,7 +47,7 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A direction through the proxy.
+/// A direction between a client and its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The bytes that the client sends.
