@@ -252,7 +252,7 @@ impl Wire {
         }
     }
 
-    /// Returns `true` if nothing has arrived. Hands nothing out, and looks whatever the budget of the task.
+    /// Returns `true` if nothing has arrived. Hands nothing out, and looks also if the budget of the task is used up.
     pub(crate) fn is_silent(&mut self) -> bool {
         let mut space = [std::mem::MaybeUninit::uninit(); 1];
         let mut buffer = ReadBuf::uninit(&mut space);

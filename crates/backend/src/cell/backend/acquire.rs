@@ -142,7 +142,7 @@ impl<C: CellStore> CellBackend<C> {
     async fn peek(&self, claim: &Claim) -> Result<Option<Outcome>, Failure> {
         let Some(cell) = read_one(&*self.cells, &claim.resource).await? else { return Ok(None) };
         let decoded = self.open(&claim.resource, &cell)?;
-        if decoded.ledger.entries().iter().any(|entry| entry.id == claim.id) {
+        if decoded.has(claim) {
             return Ok(None);
         }
         let (ledger, verdict) = self.contend_in(&decoded, claim, Wait::No);
@@ -256,8 +256,7 @@ pub(super) fn contend_in(
     wait: Wait,
     order: QueueOrder,
 ) -> (Ledger, Verdict) {
-    let known = decoded.ledger.entries().iter().any(|entry| entry.id == claim.id);
-    if order == QueueOrder::Unordered && !known {
+    if order == QueueOrder::Unordered && !decoded.has(claim) {
         let (ledger, verdict) = decoded.contend(&decoded::ask_of(claim, Wait::Barging));
         if matches!(verdict, Verdict::Granted(_)) {
             return (ledger, verdict);

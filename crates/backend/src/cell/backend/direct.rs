@@ -41,7 +41,7 @@ impl<C: CellStore> DirectRequests for CellBackend<C> {
             let now = clock.now();
             let decoded = DecodedCell::open(&claim.resource, &cell, clock_source, &memory.observed, now);
             let Ok(decoded) = decoded else { return DirectReply::Declined };
-            if decoded.ledger.entries().iter().any(|entry| entry.id == claim.id) {
+            if decoded.has(&claim) {
                 // It was put in, and others joined it before the store looked.
                 return DirectReply::Unknown;
             }

@@ -45,6 +45,11 @@ impl DecodedCell {
         Ok(DecodedCell { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
 
+    /// Returns `true` if the claim is in the cell, as a holder or in the queue.
+    pub(crate) fn has(&self, claim: &Claim) -> bool {
+        self.ledger.entries().iter().any(|entry| entry.id == claim.id)
+    }
+
     /// Returns the queue and the verdict for this request.
     pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
         let mut ledger = self.ledger.clone();
