@@ -315,6 +315,8 @@ impl Programs {
         let database = directory.write("database.sql", &statements)?;
         self.own(&database)?;
         install.args(self.user_option()).current_dir(directory.path());
+        // The server's user may not write into the temporary directory of the tests.
+        install.env("TMPDIR", directory.path());
         install.arg(format!("--datadir={}", data.display())).arg(format!("{file}={}", database.display()));
         Ok(install)
     }

@@ -4,8 +4,9 @@
 //! --mount`, with this one test. Where this machine does not allow the surroundings, the test is skipped,
 //! and says so.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -74,7 +75,9 @@ enum Outcome {
 
 fn run(test: &str, wrapper: &[String], script: &str) -> Result<(), Outcome> {
     let failed = |error: std::io::Error| Outcome::Failed(format!("{test} cannot be started again: {error}"));
-    let place = tempfile::tempdir().map_err(failed)?;
+    // Other users may pass through: some servers run as one.
+    let passable = Permissions::from_mode(0o711);
+    let place = tempfile::Builder::new().permissions(passable).tempdir().map_err(failed)?;
     let wrapped = |script: &str| {
         let mut command = Command::new(&wrapper[0]);
         command.args(&wrapper[1..]).args(["sh", "-ec", script]).env("DIR", place.path());
