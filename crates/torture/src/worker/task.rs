@@ -206,13 +206,14 @@ impl Task {
     }
 
     /// Reads or writes the register.
-    async fn request(&mut self, held: &HeldLock<'_>, write: Option<u64>) -> io::Result<Answer> {
+    async fn request(&mut self, held: &mut HeldLock<'_>, write: Option<u64>) -> io::Result<Answer> {
         let operation = if write.is_some() { Operation::Write } else { Operation::Read };
         let mut values = held.values();
         values.val = write;
         self.send(Stage::Invoke, operation, &held.key, values.clone(), None)?;
         let (key, owner, fence) = (held.key.clone(), held.owner.clone(), held.fence);
-        let answer = self.registers.ask(&Request { key, owner, fence, write }).await?;
+        let request = Request { key, owner, fence, write };
+        let answer = held.noticing(self.registers.ask(&request)).await??;
         match answer.value {
             Some(value) => {
                 values.val = Some(value);
@@ -328,6 +329,18 @@ impl<'t> HeldLock<'t> {
         }
     }
 
+    /// Waits for an answer, and reports the loss when it comes: the history has the time at which the holder knew.
+    async fn noticing<T>(&mut self, answer: impl Future<Output = T>) -> io::Result<T> {
+        let mut answer = pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.guard.lost(), if !self.lost => self.notice()?,
+                answer = &mut answer => return Ok(answer),
+            }
+        }
+    }
+
     /// Reports what has changed since the last look.
     fn look(&mut self) -> io::Result<()> {
         self.notice()?;
@@ -381,3 +394,23 @@ const RENEWED: u64 = 1_000_000;
 const LONG_HOLDS: u8 = 128;
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn loss_during_a_request_is_reported_before_its_answer() {
+        let plan = Plan::new("mem:".to_owned());
+        let pace = Pace::of(&plan, 0);
+        let client = Client::open(&plan.url).await.unwrap();
+        let holding = client.mutex("job").max_hold(Duration::from_millis(20)).lock().await;
+        let mut held = HeldLock::of(holding.unwrap(), "job".to_owned(), 0, plan.ttl, &pace);
+        let (sender, lost) = tokio::sync::oneshot::channel();
+        // The holder knows before anyone else is granted the lock.
+        let next = tokio::spawn(async move { sender.send(client.mutex("job").lock().await.is_ok()) });
+        assert!(held.noticing(lost).await.unwrap().unwrap());
+        assert!(held.lost);
+        next.await.unwrap().unwrap();
+    }
+}
