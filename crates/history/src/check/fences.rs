@@ -71,8 +71,10 @@ fn rising<'h>(
             earlier.name(),
             grant.name()
         );
-        // A store that forgets must not give lower fences. Only a grant that was handed on has its fence from before.
-        let excuse = (fence.sub > 0).then(|| forgotten.excuse(view, grant, earlier)).flatten();
+        // A store that forgets must not give lower fences. Only a grant may have its fence from before that was handed
+        // on, or that was requested before the other was completed, and whose holder learns of it after the other's.
+        let may_be_older = fence.sub > 0 || by_request.is_none();
+        let excuse = may_be_older.then(|| forgotten.excuse(view, grant, earlier)).flatten();
         let events = [earlier.got, grant.asked, grant.got];
         report.violated_because(Invariant::I2, Some(key), what, excuse.unwrap_or_default(), events);
     }

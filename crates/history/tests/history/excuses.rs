@@ -73,6 +73,30 @@ fn holder_may_learn_of_its_grant_when_another_has_its_own() {
 }
 
 #[test]
+fn holder_may_learn_of_its_grant_when_another_has_released_its_own() {
+    // As above, and process 2 is done with its grant when process 1 learns of its own.
+    let story = |asked: u64, answer: &str| {
+        let story = Story::new().ask(40, 2).ask(asked, 1).got(60, 2, "b", 6, 1_000);
+        let story = story.release(65, 2, "b").released(66, 2, "b").got(70, 1, "a", 5, 1_000);
+        match answer {
+            "" => story.release(300, 1, "a").released(301, 1, "a"),
+            error => story.release(300, 1, "a").not_released(301, 1, "a", error),
+        }
+    };
+    story(10, GONE).breaks(&[Invariant::I2]);
+    let explained = |story: Story| {
+        let violations = story.verdict().violations;
+        assert_eq!(violations.len(), 1, "{violations:#?}");
+        violations[0].explained.is_some()
+    };
+    assert!(explained(wiped(story(10, GONE), 50)));
+    // Process 1 asked after the fault, the fault came after the other grant, or the store knew the claim to its end.
+    assert!(!explained(wiped(story(58, GONE), 50)));
+    assert!(!explained(wiped(story(10, GONE), 63)));
+    assert!(!explained(wiped(story(10, ""), 50)));
+}
+
+#[test]
 fn fault_before_the_request_that_was_granted_is_no_excuse() {
     // Process 2 waits from the beginning, and is granted the lock beside process 1, long after the fault.
     let story = |until: u64| {
