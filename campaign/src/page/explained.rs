@@ -8,9 +8,9 @@ pub(super) fn remains(store: Store, fault: Fault, outcome: Found) -> bool {
 }
 
 /// Returns `true` for a lock that a connection holds, where connections end. F8 resets those that it has cut off when
-/// it ends, and a server that restarts, as in F24, ends its own.
+/// it ends, F10 ends the one whose answer it loses, and a server that restarts, as in F24, ends its own.
 fn is_reset_of_a_session(store: Store, fault: Fault) -> bool {
-    store.is_session() && [8, 11, 24].contains(&fault.get())
+    store.is_session() && [8, 10, 11, 24].contains(&fault.get())
 }
 
 /// Returns an explanation of an outcome of this cell that was not expected, a sentence a line.
