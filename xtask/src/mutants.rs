@@ -20,10 +20,10 @@ struct Area {
     files: &'static [&'static str],
     /// The packages whose tests judge.
     judges: &'static [&'static str],
-    /// Arguments of `cargo test`, which choose the tests.
+    /// Arguments of `cargo test`, which choose the test programs.
+    programs: &'static [&'static str],
+    /// Arguments of these programs, which choose the tests.
     tests: &'static [&'static str],
-    /// Tests that are left out, because they take longer than all others together.
-    slow: &'static [&'static str],
     /// Seconds after which the tests of one mutant hang.
     limit: u32,
 }
@@ -34,8 +34,9 @@ const AREAS: &[Area] = &[
         package: "leasehold-core",
         files: &["crates/core/src/**/*.rs"],
         judges: &["leasehold-core"],
-        tests: &["--lib"],
-        slow: &["fuzz::", "dead_waiter_costs", "full_queue_is_reported"],
+        programs: &["--lib"],
+        // They take longer than all others together.
+        tests: &["--skip=fuzz::", "--skip=dead_waiter_costs", "--skip=full_queue_is_reported"],
         limit: 60,
     },
     Area {
@@ -43,8 +44,9 @@ const AREAS: &[Area] = &[
         package: "leasehold",
         files: &["crates/leasehold/src/engine/**/*.rs"],
         judges: &["leasehold"],
-        tests: &["--lib", "--test=engine_*", "--test=linger", "--test=policies", "--test=cancellation"],
-        slow: &[],
+        programs: &["--lib", "--test=it", "--test=engine_*"],
+        // Other layers, and the laws of a store.
+        tests: &["--skip=conformance_memory::", "--skip=coord_faults::", "--skip=quorum_late_answers::"],
         limit: 120,
     },
     Area {
@@ -52,8 +54,8 @@ const AREAS: &[Area] = &[
         package: "leasehold-backend",
         files: &["crates/backend/src/cell/**/*.rs", "crates/backend/src/session/**/*.rs"],
         judges: &["leasehold-backend"],
-        tests: &["--features=laws,session", "--lib", "--test=cell", "--test=session"],
-        slow: &[],
+        programs: &["--features=laws,session", "--lib", "--test=cell", "--test=session"],
+        tests: &[],
         limit: 240,
     },
     Area {
@@ -61,13 +63,8 @@ const AREAS: &[Area] = &[
         package: "leasehold",
         files: &["crates/leasehold/src/layer/quorum.rs", "crates/leasehold/src/layer/quorum/*.rs"],
         judges: &["leasehold", "leasehold-tests"],
-        tests: &[
-            "--lib",
-            "--test=quorum_late_answers",
-            "--test=redlock_faults",
-            "--test=conformance_redlock",
-        ],
-        slow: &[],
+        programs: &["--lib", "--test=it"],
+        tests: &["quorum", "redlock_faults::", "conformance_redlock::"],
         limit: 300,
     },
 ];
@@ -193,9 +190,9 @@ fn try_all(root: &Path, area: &Area, request: &Request) -> Result<(), String> {
         command.arg("--iterate");
     }
     // To build and to run.
-    command.args(area.tests.iter().map(|argument| format!("--cargo-arg={argument}")));
-    if !area.slow.is_empty() {
-        command.args(["--", "--"]).args(area.slow.iter().map(|test| format!("--skip={test}")));
+    command.args(area.programs.iter().map(|argument| format!("--cargo-arg={argument}")));
+    if !area.tests.is_empty() {
+        command.args(["--", "--"]).args(area.tests);
     }
     // A folder of its own: the copy of the sources would be built in turns with the sources.
     command.env("CARGO_TARGET_DIR", crate::target(root).join("mutants/build"));
@@ -319,6 +316,41 @@ mod tests {
             names,
             ["a.rs: replace < with <= in f", "a.rs: replace < with <= in f #2", "a.rs: replace f"]
         );
+    }
+
+    #[test]
+    fn tests_of_every_area_exist() {
+        for area in AREAS {
+            let folders = area.judges.iter().map(|judge| match *judge {
+                "leasehold-tests" => crate::root(),
+                judge => crate::root().join("crates").join(judge.strip_prefix("leasehold-").unwrap_or(judge)),
+            });
+            let files: Vec<String> = folders.flat_map(|folder| files(&folder.join("tests"))).collect();
+            for program in area.programs.iter().filter_map(|argument| argument.strip_prefix("--test=")) {
+                let begin = program.trim_end_matches('*');
+                let is_it = |file: &String| file.starts_with(begin) && (begin != program || file == program);
+                assert!(files.iter().any(is_it), "{}: no test program is called {program}", area.name);
+            }
+            for test in area.tests {
+                let Some(module) = test.trim_start_matches("--skip=").strip_suffix("::") else { continue };
+                let own = crate::root().join("crates").join(area.name).join("src").join(module);
+                let is_it = files.iter().any(|file| file == module) || own.with_extension("rs").is_file();
+                assert!(is_it, "{}: no tests are in {module}", area.name);
+            }
+        }
+    }
+
+    /// Returns the names of the files in a folder of tests and in its subfolders, without their endings.
+    fn files(folder: &Path) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+            if path.is_dir() {
+                names.extend(files(&path));
+            }
+        }
+        names
     }
 
     #[test]
