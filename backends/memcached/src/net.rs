@@ -5,4 +5,3 @@ pub(crate) mod error;
 pub(crate) mod link;
 pub(crate) mod ring;
 pub(crate) mod servers;
-pub(crate) mod wire;

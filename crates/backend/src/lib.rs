@@ -5,6 +5,7 @@
 //! - [`changes`]: the loop that waits for a change of what a store shows.
 //! - [`random`]: random numbers of the operating system.
 //! - [`connecting`]: failures of connections that could not be opened.
+//! - `connection` (feature `connection`): one connection that many requests share.
 //! - [`diagnose`]: checks of `doctor` that stores of different forms share.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
@@ -20,6 +21,8 @@
 pub mod cell;
 pub mod changes;
 pub mod connecting;
+#[cfg(feature = "connection")]
+pub mod connection;
 pub mod diagnose;
 #[cfg(test)]
 mod fuzz;

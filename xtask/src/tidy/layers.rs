@@ -23,8 +23,21 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("backends/memcached/src", &["protocol", "config", "net", "backend", "compat", "fuzz"]),
     (
         "crates/backend/src",
-        &["random", "pollers", "changes", "connecting", "url", "diagnose", "cell", "sql", "session", "fuzz"],
+        &[
+            "random",
+            "pollers",
+            "changes",
+            "connecting",
+            "connection",
+            "url",
+            "diagnose",
+            "cell",
+            "sql",
+            "session",
+            "fuzz",
+        ],
     ),
+    ("crates/backend/src/connection", &["duplex", "question", "wire", "shared", "turn", "driver", "sent"]),
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands", "fuzz"]),
     (

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_backend::connecting::{cannot_connect, cannot_secure};
+use leasehold_backend::connection::Duplex;
 use leasehold_backend::url::{Host, client_settings, invalid, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
 use rustls::pki_types::ServerName;
@@ -17,7 +18,6 @@ use tokio_rustls::TlsConnector;
 use crate::config::MemcachedConfig;
 use crate::net::error;
 use crate::net::link::Link;
-use crate::net::wire::Duplex;
 use crate::protocol::command::Command;
 use crate::protocol::facts::Facts;
 use crate::protocol::reply::{self, Reply};

@@ -2,9 +2,8 @@
 
 use std::io;
 
+use leasehold_backend::connection::NoAnswer;
 use leasehold_core::{Effect, Failure, FailureKind, Resource};
-
-use crate::net::wire::NoAnswer;
 
 /// Explains why a connection came to nothing before anything was asked of it.
 pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {

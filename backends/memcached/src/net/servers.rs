@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_backend::connection::NoAnswer;
 use leasehold_core::{Failure, Resource};
 use tokio::sync::OnceCell;
 
@@ -16,7 +17,6 @@ use crate::net::dialer::Dialer;
 use crate::net::error;
 use crate::net::link::{Link, MAX_REQUEST, Sent};
 use crate::net::ring::Ring;
-use crate::net::wire::NoAnswer;
 use crate::protocol::command::{Command, Key, MAX_KEY};
 use crate::protocol::reply::Reply;
 

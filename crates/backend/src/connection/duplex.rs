@@ -4,6 +4,6 @@ use std::fmt::Debug;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A byte stream that a connection is made of.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+/// A byte stream that a connection is made of: a socket, or TLS over one.
+pub trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}

@@ -1,0 +1,193 @@
+//! The end of a connection: when it is noticed, and what each request learns.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold_backend::connection::{Connection, NoAnswer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::lines::{Counting, Lines, answer, ask, line, opened, poll, received};
+
+#[tokio::test]
+async fn end_of_an_idle_connection_is_noticed_with_the_next_request() {
+    for last in ["", "2\n", "2"] {
+        let (connection, mut far) = opened(64);
+        let mut sent = ask(&connection, "ask ");
+        far.write_all(b"1\n").now_or_never().unwrap().unwrap();
+        assert_eq!(poll(&mut sent), Poll::Ready(line(1)));
+        assert!(connection.is_usable());
+        if last.is_empty() {
+            drop(far);
+        } else {
+            far.write_all(last.as_bytes()).now_or_never().unwrap().unwrap();
+        }
+        assert!(!connection.is_usable(), "{last:?}");
+        assert!(connection.send(Lines::default(), |_| ()).is_none());
+    }
+}
+
+#[tokio::test]
+async fn server_that_dies_within_an_answer_ends_the_connection() {
+    for joined in [false, true] {
+        let (connection, mut far) = opened(64);
+        let mut first = ask(&connection, "one ");
+        far.write_all(b"h").await.unwrap();
+        assert!(poll(&mut first).is_pending());
+        let second = joined.then(|| ask(&connection, "two "));
+        tokio::task::yield_now().await;
+        drop(far);
+        assert_eq!(answer(first).await, Err(NoAnswer::Broken));
+        if let Some(second) = second {
+            assert_eq!(answer(second).await, Err(NoAnswer::Broken));
+        }
+        assert!(!connection.is_usable());
+    }
+}
+
+/// The first portion has requests, which cannot be written any more.
+#[tokio::test]
+async fn received_answers_are_handed_out_at_the_end() {
+    const TASKS: usize = 64;
+    let (connection, mut far) = opened(1 << 16);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let connection = connection.clone();
+            tokio::spawn(async move {
+                let first = answer(ask(&connection, "ask ")).await;
+                let second = connection.send(Lines::default(), |bytes| bytes.extend_from_slice(b"more"));
+                (first, second.is_some_and(|sent| sent.now_or_never().is_some_and(|answer| answer.is_ok())))
+            })
+        })
+        .collect();
+    received(&mut far, 4 * TASKS).await;
+    far.write_all("1\n".repeat(TASKS).as_bytes()).await.unwrap();
+    drop(far);
+    for task in tasks {
+        assert_eq!(task.await.unwrap(), (line(1), false));
+    }
+}
+
+/// Wherever it stands, also in the middle of a portion.
+#[tokio::test]
+async fn answers_before_a_garbled_one_belong_to_their_requests() {
+    const REQUESTS: usize = 64;
+    for count in 0..40 {
+        let (connection, mut far) = opened(1 << 16);
+        let sent: Vec<_> = (0..REQUESTS).map(|_| ask(&connection, "ask ")).collect();
+        received(&mut far, 4 * REQUESTS).await;
+        let mut text: String = (0..count).map(|number| format!("{number}\n")).collect();
+        text.push_str("?what\n7\n");
+        far.write_all(text.as_bytes()).await.unwrap();
+        for (number, sent) in sent.into_iter().enumerate() {
+            match answer(sent).await {
+                Ok(lines) => assert_eq!(lines, [number.to_string()]),
+                Err(_) => assert!(number >= count, "{number} of {count}"),
+            }
+        }
+    }
+}
+
+/// The task of the connection has it when the request is made, but not yet written.
+#[tokio::test]
+async fn answer_that_comes_before_its_request_ends_the_connection() {
+    let (connection, mut far) = opened(4);
+    let first = ask(&connection, "one");
+    let second = ask(&connection, "second");
+    far.write_all(b"1\n2\n").await.unwrap();
+    assert_eq!(answer(first).await, line(1));
+    assert_eq!(answer(second).await, Err(NoAnswer::Unsent));
+    assert!(!connection.is_usable());
+}
+
+#[tokio::test]
+async fn late_answer_to_a_reading_caller_ends_the_connection() {
+    let (connection, mut far) = opened(64);
+    let sent = ask(&connection, "ask ");
+    far.write_all(b"h").await.unwrap();
+    assert_eq!(sent.within(Duration::from_millis(50)).await, Err(NoAnswer::Late));
+    assert!(!connection.is_usable());
+    assert_eq!(received(&mut far, 4).await, "ask ");
+    assert_eq!(far.read(&mut [0]).await.unwrap(), 0, "it is closed");
+}
+
+/// If another task has asked first, the task of the connection is to read, which has not run yet.
+#[tokio::test(start_paused = true)]
+async fn answer_that_arrived_while_its_caller_slept_is_not_late() {
+    let limit = Duration::from_millis(50);
+    for joined in [false, true] {
+        let (connection, mut far) = opened(64);
+        let mut slept = Box::pin(ask(&connection, "one ").within(limit));
+        assert_eq!(slept.as_mut().now_or_never(), None);
+        let joining = joined.then(|| ask(&connection, "two "));
+        received(&mut far, if joined { 8 } else { 4 }).await;
+        tokio::time::advance(2 * limit).await;
+        far.write_all(b"1\n").now_or_never().unwrap().unwrap();
+        assert_eq!(slept.now_or_never(), Some(line(1)), "{joined}");
+        if let Some(joining) = joining {
+            far.write_all(b"2\n").await.unwrap();
+            assert_eq!(answer(joining).await, line(2));
+        }
+        assert!(connection.is_usable());
+    }
+}
+
+/// A caller that looks for its own answer once more takes nobody the turn to read.
+#[tokio::test]
+async fn caller_waits_on_when_another_has_read_what_has_arrived() {
+    let (connection, mut far) = opened(64);
+    let waiting = tokio::spawn(answer(ask(&connection, "ask ")));
+    tokio::task::yield_now().await;
+    connection.read_arrived();
+    far.write_all(b"1\n").await.unwrap();
+    assert_eq!(waiting.await.unwrap(), line(1));
+}
+
+#[tokio::test]
+async fn request_abandoned_in_the_queue_is_never_sent() {
+    let (connection, mut far) = opened(4);
+    // The first fills the way to the server, so that the second stays here.
+    let first = ask(&connection, "the first");
+    tokio::task::yield_now().await;
+    let (second, third) = (ask(&connection, "second"), ask(&connection, "third"));
+    assert_eq!(second.within(Duration::from_millis(20)).await, Err(NoAnswer::Unsent));
+    assert!(connection.is_usable());
+    assert_eq!(received(&mut far, 14).await, "the firstthird");
+    far.write_all(b"1\n3\n").await.unwrap();
+    assert_eq!((answer(first).await, answer(third).await), (line(1), line(3)));
+}
+
+#[tokio::test]
+async fn queued_requests_of_a_connection_that_breaks_were_never_sent() {
+    let (connection, far) = opened(4);
+    // The first fills the way to the server, so that the others stay here.
+    let sent = ["the first", "second", "third"].map(|text| ask(&connection, text));
+    tokio::task::yield_now().await;
+    drop(far);
+    let answers = futures_util::future::join_all(sent).await;
+    assert_eq!(answers, [Err(NoAnswer::Broken), Err(NoAnswer::Unsent), Err(NoAnswer::Unsent)]);
+    assert!(!connection.is_usable());
+}
+
+#[tokio::test]
+async fn request_of_which_the_stream_takes_nothing_was_never_sent() {
+    let (connection, far) = opened(64);
+    drop(far);
+    assert_eq!(ask(&connection, "ask ").now_or_never(), Some(Err(NoAnswer::Unsent)));
+    assert!(!connection.is_usable());
+}
+
+/// A stream may have passed on a part of what it then fails to take, TLS for one.
+#[tokio::test]
+async fn request_behind_bytes_that_left_counts_as_sent() {
+    for (left, last) in [(4, NoAnswer::Unsent), (6, NoAnswer::Broken)] {
+        let (mut near, _far, _) = Counting::endless();
+        near.left = left;
+        let connection = Arc::new(Connection::<Lines>::new(Box::new(near)));
+        // The first alone, and then the others in one go.
+        let sent = ["one ", "two ", "three"].map(|text| ask(&connection, text));
+        let answers = futures_util::future::join_all(sent).await;
+        assert_eq!(answers, [Err(NoAnswer::Broken), Err(last), Err(last)], "{left}");
+    }
+}
