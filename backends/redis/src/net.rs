@@ -2,7 +2,6 @@
 
 pub(crate) mod command_conn;
 pub(crate) mod connection;
-pub(crate) mod duplex;
 pub(crate) mod endpoint;
 pub(crate) mod failures;
 pub(crate) mod login;
@@ -17,4 +16,3 @@ pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]
 pub(crate) mod tls;
-pub(crate) mod wire;

@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, Shared, join_all, try_join_all};
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
 use tokio::time::Instant;
@@ -271,12 +271,13 @@ impl CommandConn {
         let begun_at = timer::now();
         let stamping = link.stamping(begun_at);
         let replies = requests.iter().map(|request| deliver(link, request, naming, sent, stamping));
-        let replies = try_join_all(replies.collect::<Vec<_>>());
+        // Each for itself: when a connection ends, some may be answered, others sent, and others not even that.
+        let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {
-            Ok(values) => {
-                let answers = requests.iter().zip(values);
-                let classified = answers.map(|(request, value)| {
-                    let answer = self.classify(link, value.extract_error())?;
+            Ok(replies) => {
+                let answers = requests.iter().zip(replies);
+                let classified = answers.map(|(request, reply)| {
+                    let answer = self.classify(link, reply.and_then(Value::extract_error))?;
                     link.learn_rights(request.checks_rights(), stamping, begun_at);
                     Ok(answer)
                 });
@@ -338,7 +339,7 @@ impl CommandConn {
             Ok(outcome) => Ok(outcome),
             Err(_) => tokio::select! {
                 biased;
-                outcome = limit.bound(sending) => outcome,
+                outcome = limit.bound(sending.as_mut()) => outcome,
                 // A server that was deposed while it hung is not waited for: its late effects do not count
                 // any more. To watch for that costs as much as a request, so prompt answers are not watched.
                 () = self.dialer.source().superseded(link.target()) => {
@@ -349,6 +350,11 @@ impl CommandConn {
                 }
             },
         };
+        // A caller that was not polled for long looks once more: the server has not been silent.
+        let outcome = outcome.or_else(|elapsed| {
+            link.pipe().read_arrived();
+            tokio::task::unconstrained(sending).now_or_never().ok_or(elapsed)
+        });
         match outcome {
             Ok(Ok(answer)) => {
                 link.answered();
@@ -547,3 +553,82 @@ const MAX_DIALS: usize = 3;
 /// Pauses between attempts to connect. The longest is short compared to a lease.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::RedisConfig;
+    use crate::net::endpoint::Fixed;
+
+    fn receive(server: &mut TcpStream) -> String {
+        let mut bytes = [0; 256];
+        let length = server.read(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Returns a connection, and what is a server to it.
+    async fn connected() -> (CommandConn, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = RedisConfig::parse(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let conn = CommandConn::new(Arc::new(Dialer::new(config, source)));
+        let login = std::thread::spawn(move || {
+            let mut server = listener.accept().unwrap().0;
+            assert!(receive(&mut server).contains("PING"));
+            server.write_all(b"+PONG\r\n").unwrap();
+            server
+        });
+        conn.connect(Duration::from_secs(30)).await.unwrap();
+        (conn, login.join().unwrap())
+    }
+
+    /// Another task has asked first, so that the task of the connection is to read. It runs after this one, which is
+    /// woken with it.
+    #[tokio::test]
+    async fn answer_that_arrived_while_its_caller_slept_is_no_silence() {
+        let (conn, mut server) = connected().await;
+        let (limit, first, second) = (Duration::from_millis(50), cmd("FIRST"), cmd("SECOND"));
+        let mut slept = Box::pin(conn.command(&first, limit));
+        assert!(slept.as_mut().now_or_never().is_none());
+        let mut joining = Box::pin(conn.command(&second, Duration::from_secs(30)));
+        assert!(joining.as_mut().now_or_never().is_none());
+        tokio::time::sleep(2 * limit).await;
+        let mut received = String::new();
+        while !received.contains("SECOND") {
+            received += &receive(&mut server);
+        }
+        server.write_all(b":1\r\n").unwrap();
+        tokio::task::yield_now().await;
+        assert_eq!(slept.now_or_never().unwrap().unwrap(), Value::Int(1));
+        server.write_all(b":2\r\n").unwrap();
+        assert_eq!(joining.await.unwrap(), Value::Int(2));
+    }
+
+    /// The server has carried the first one out.
+    #[tokio::test]
+    async fn each_of_several_requests_has_its_own_outcome_at_the_end() {
+        let (conn, mut server) = connected().await;
+        let request = || Request {
+            script: &crate::protocol::scripts::RELEASE,
+            keys: Vec::new(),
+            args: Vec::new(),
+            confirm: None,
+        };
+        let requests = [request(), request()];
+        let serving = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let mut received = String::new();
+            while received.matches("EVALSHA").count() < 2 {
+                received += &receive(&mut server);
+            }
+            server.write_all(b":1\r\n").unwrap();
+            drop(server);
+        };
+        let (outcomes, ()) = tokio::join!(conn.run_all(&requests, Duration::from_secs(30)), serving);
+        assert_eq!(outcomes[0].as_ref().unwrap(), &Value::Int(1));
+        assert_eq!(outcomes[1].as_ref().unwrap_err().effect, Effect::Unknown);
+    }
+}

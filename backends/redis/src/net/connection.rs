@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
+use leasehold_backend::connection::Duplex;
 use leasehold_core::Failure;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
 use crate::config::{Endpoint, RedisConfig, invalid, reveal};
-use crate::net::duplex::Duplex;
 use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::pipe::Pipe;
@@ -147,7 +147,8 @@ async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStrea
 pub(crate) struct Link {
     target: Target,
     pipe: Pipe,
-    closed: Arc<AtomicBool>,
+    /// Set once it is given up.
+    closed: AtomicBool,
     /// Set once the server has carried out a request.
     proved: AtomicBool,
     silences: AtomicU32,
@@ -156,28 +157,19 @@ pub(crate) struct Link {
     rights_checked_at: Mutex<Option<Instant>>,
     /// The run of the server, if scripts are meant for one.
     run: Option<Run>,
-    driver: tokio::task::AbortHandle,
 }
 
 impl Link {
     fn new(target: Target, stream: Box<dyn Duplex>) -> Link {
-        let (pipe, driver) = Pipe::new(stream);
-        let closed = Arc::new(AtomicBool::new(false));
-        let ended = closed.clone();
-        let driver = leasehold_machine::spawn(async move {
-            driver.await;
-            ended.store(true, Ordering::Release);
-        });
         Link {
             target,
-            pipe,
-            closed,
+            pipe: Pipe::new(stream),
+            closed: AtomicBool::new(false),
             proved: AtomicBool::new(false),
             silences: AtomicU32::new(0),
             barrier: Barrier::new(),
             rights_checked_at: Mutex::new(None),
             run: None,
-            driver: driver.abort_handle(),
         }
     }
 
@@ -294,13 +286,6 @@ impl Drop for Doubt<'_> {
         if !self.is_settled {
             self.link.broke();
         }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // The client's own task would otherwise wait for answers that a hung server never gives.
-        self.driver.abort();
     }
 }
 

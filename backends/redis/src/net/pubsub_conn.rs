@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use leasehold_backend::connection::Duplex;
 use leasehold_core::Failure;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -15,7 +16,6 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::net::connection::Dialer;
-use crate::net::duplex::Duplex;
 use crate::net::endpoint::Target;
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;

@@ -53,8 +53,23 @@ pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
 
-/// Explains why a request that was sent failed.
+/// Returns the error of a request that never left this process: a connection that is refused is the one error of
+/// the client library that says so.
+pub(crate) fn unsent() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionRefused, "the connection ended").into()
+}
+
+/// Returns the error of a request that was sent, and is not answered any more.
+pub(crate) fn broken() -> RedisError {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection ended").into()
+}
+
+/// Explains why a request failed.
 pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
+    if error.is_connection_refusal() {
+        let text = format!("the connection to {address} broke before this was sent");
+        return Failure::unavailable(text).because(error.clone());
+    }
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         return Failure::unanswered(format!(
             "the connection to {address} broke before the answer came ({error})"
