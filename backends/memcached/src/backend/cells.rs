@@ -283,6 +283,7 @@ mod tests {
         items.servers.connect().await.unwrap();
         laws::writes_are_made_on_their_condition(&items).await;
         laws::several_writes_are_decided_one_by_one(&items).await;
+        laws::write_on_a_missing_cell_leaves_nothing(&items).await;
         laws::lapsed_cell_is_free(&items, Duration::from_secs(2)).await;
         let (stop, resume) = (|| server.stop().unwrap(), async || server.resume().unwrap());
         laws::unanswered_write_may_have_happened(&items, stop, resume).await;

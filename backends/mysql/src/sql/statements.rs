@@ -32,9 +32,10 @@ pub(crate) struct Statements {
 
 /// The statements that change one row and answer with it, by their conditions.
 ///
-/// Each is an insertion, because only that has an answer. Where no row exists, those that need one insert a row
-/// in which no claim lives. The first column of an answer is 1 if this statement wrote the row: it then has the new
-/// version, and the statement's own time. The last column is 1 if the server is read-only.
+/// Each is an insertion, because only that has an answer. Where no row exists, those that need one insert an empty
+/// row: what a refused write had to write would be read as a value, if the row is a register. The first column of an
+/// answer is 1 if this statement wrote the row: it then has the new version, and the statement's own time. The last
+/// column is 1 if the server is read-only.
 #[derive(Debug)]
 struct Answering {
     free: String,
@@ -78,13 +79,13 @@ impl Statements {
             WriteCondition::Emptied(left) => {
                 let seen = || seen(left);
                 let values =
-                    vec![name, text, version.clone(), seen(), seen(), seen(), seen(), keep, seen(), version];
+                    vec![name, version.clone(), seen(), text, seen(), seen(), seen(), keep, seen(), version];
                 (&self.answering.emptied, values)
             }
             WriteCondition::Living { version: left, .. } => {
                 let seen = || seen(left);
                 let mut values =
-                    vec![name, text, version.clone(), seen(), seen(), seen(), keep, version.clone()];
+                    vec![name, version.clone(), seen(), text, seen(), seen(), keep, version.clone()];
                 match answer {
                     WriteAnswer::Brief => (&self.answering.living, values),
                     WriteAnswer::Full => {
@@ -220,15 +221,15 @@ impl Answering {
              lapses = IF({dead}, VALUES(lapses), lapses) {full}"
         );
         let emptied = format!(
-            "{insert} VALUES (?, ?, ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
-             claims = IF(version = ?, VALUES(claims), claims), seq = IF(version = ?, GREATEST(seq + 1, {NOW}), seq), \
+            "{insert} VALUES (?, '', ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
+             claims = IF(version = ?, ?, claims), seq = IF(version = ?, GREATEST(seq + 1, {NOW}), seq), \
              origin = IF(version = ?, {NOW}, origin), lapses = IF(version = ?, {NOW} + ?, lapses), \
              version = IF(version = ?, VALUES(version), version) {brief}"
         );
         let lives = format!("version = ? AND lapses > {NOW}");
         let living = format!(
-            "{insert} VALUES (?, ?, ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
-             claims = IF({lives}, VALUES(claims), claims), origin = IF({lives}, {NOW}, origin), \
+            "{insert} VALUES (?, '', ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
+             claims = IF({lives}, ?, claims), origin = IF({lives}, {NOW}, origin), \
              version = IF({lives}, VALUES(version), version), \
              lapses = IF(version = VALUES(version) AND origin = {NOW}, {NOW} + ?, lapses)"
         );

@@ -445,6 +445,33 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
     drop((one, two));
 }
 
+/// A row is deleted by hand, or a table restored.
+#[tokio::test]
+async fn swap_of_a_register_whose_row_is_gone_writes_nothing() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let (registers, at) = (backend.registers().unwrap(), resource("value"));
+    let put = |value: &str| Put { value: Some(value.into()), keep: None };
+    let nothing = registers.read(&at).await.unwrap();
+    let mut absent = nothing.stamp.clone();
+    // As text at first, and prepared later.
+    for _ in 0..3 {
+        let seen = registers.swap(&at, &absent, &put("one")).await.unwrap().unwrap();
+        server.sql("DELETE FROM leasehold_registers").await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(registers.swap(&at, &seen, &put("refused")).await.unwrap(), None);
+            let found = registers.read(&at).await.unwrap();
+            assert_eq!(found, nothing, "a swap that was refused wrote something");
+            absent = found.stamp;
+        }
+        let seen = registers.swap(&at, &absent, &put("two")).await.unwrap().unwrap();
+        let seen = registers.swap(&at, &seen, &put("three")).await.unwrap().unwrap();
+        assert_eq!(registers.read(&at).await.unwrap().value.as_deref(), Some(&b"three"[..]));
+        let gone = Put { value: None, keep: None };
+        absent = registers.swap(&at, &seen, &gone).await.unwrap().unwrap();
+    }
+}
+
 /// The server counts a row whose trigger sets a column as changed, even where the statement leaves it.
 #[tokio::test]
 async fn trigger_that_sets_a_column_makes_no_second_holder() {

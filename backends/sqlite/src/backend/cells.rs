@@ -294,6 +294,7 @@ mod tests {
         let cells = SqliteCells::open(SqliteConfig::parse(&url).unwrap()).await.unwrap();
         laws::writes_are_made_on_their_condition(&cells).await;
         laws::several_writes_are_decided_one_by_one(&cells).await;
+        laws::write_on_a_missing_cell_leaves_nothing(&cells).await;
         laws::lapsed_cell_is_free(&cells, Duration::from_millis(300)).await;
     }
 

@@ -146,6 +146,38 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
     }
 }
 
+/// Checks that a write on a state of a cell that does not exist any more is refused, and leaves nothing that a reader
+/// could take for what was to be written.
+pub async fn write_on_a_missing_cell_leaves_nothing(cells: &impl CellStore) {
+    let keeps_time = cells.clock_source() == ClockSource::Store;
+    let known = Resource::new("known").unwrap();
+    let Made { version, .. } = made(cells, &write(&known, WriteCondition::Free, "known")).await;
+    let epoch = cell(cells, &known).await.floor.epoch;
+    let mut conditions = vec![
+        WriteCondition::Living { version, epoch: (!keeps_time).then_some(epoch) },
+        WriteCondition::Living { version, epoch: Some(epoch) },
+        WriteCondition::Seen { version, epoch },
+    ];
+    if keeps_time {
+        conditions.push(WriteCondition::Emptied(version));
+    }
+    for (n, when) in conditions.into_iter().enumerate() {
+        for answer in [WriteAnswer::Brief, WriteAnswer::Full] {
+            let at = Resource::new(&format!("missing {n} {answer:?}")).unwrap();
+            let late = Write { answer, ..write(&at, when, "late") };
+            // The second one finds what the first one left.
+            for _ in 0..2 {
+                let shown = refused(cells, &late).await;
+                assert!(shown.is_none_or(|shown| shown.text.is_empty()), "{late:?}");
+                let left = read_one(cells, &at).await.unwrap();
+                assert!(left.as_ref().is_none_or(|left| left.text.is_empty()), "{late:?} left {left:?}");
+            }
+            made(cells, &write(&at, WriteCondition::Free, "first")).await;
+            assert_eq!(cell(cells, &at).await.text, "first");
+        }
+    }
+}
+
 /// Checks that a claim whose time is over is found dead: it can be taken, and does not continue.
 pub async fn lapsed_cell_is_free(cells: &impl CellStore, lease: Duration) {
     let at = Resource::new("short").unwrap();

@@ -12,6 +12,7 @@ async fn each_write_has_the_outcome_of_its_condition() {
         let backend = Store::new().open(kind, Faults::default());
         laws::writes_are_made_on_their_condition(backend.cells()).await;
         laws::several_writes_are_decided_one_by_one(backend.cells()).await;
+        laws::write_on_a_missing_cell_leaves_nothing(backend.cells()).await;
         laws::lapsed_cell_is_free(backend.cells(), Duration::from_millis(300)).await;
     }
 }
