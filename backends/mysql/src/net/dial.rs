@@ -228,25 +228,41 @@ impl Link {
         sql: &str,
         values: Vec<Value>,
     ) -> Result<(Vec<Row>, Option<Refusal>), Refusal> {
-        let Some(known) = self.known.get(sql) else {
-            self.known.insert(sql.into(), None);
+        let prepared = match self.known.get(sql) {
+            Some(Some(statement)) => Some(statement.clone()),
+            Some(None) => self.prepare(sql).await?,
+            None => {
+                self.known.insert(sql.into(), None);
+                None
+            }
+        };
+        let Some(statement) = prepared else {
             let text = written_out(sql, &values);
             let asking = async |connection: &mut Conn| rows_of(connection.query_iter(text).await?).await;
             return self.limited(Duration::ZERO, asking).await;
-        };
-        let statement = match known {
-            Some(statement) => statement.clone(),
-            None => {
-                let asking = async |connection: &mut Conn| connection.prep(sql).await;
-                let statement = self.limited(Duration::ZERO, asking).await?;
-                self.known.insert(sql.into(), Some(statement.clone()));
-                statement
-            }
         };
         let params = if values.is_empty() { Params::Empty } else { Params::Positional(values) };
         let asking =
             async |connection: &mut Conn| rows_of(connection.exec_iter(statement, params).await?).await;
         self.limited(Duration::ZERO, asking).await
+    }
+
+    /// Prepares a statement. `None` where the server refuses that, for instance because all its clients together have
+    /// as many as it allows: nothing was changed, and the statement is as good as text.
+    async fn prepare(&mut self, sql: &str) -> Result<Option<Statement>, Refusal> {
+        let asking = async |connection: &mut Conn| connection.prep(sql).await;
+        match self.limited(Duration::ZERO, asking).await {
+            Ok(statement) => {
+                self.known.insert(sql.into(), Some(statement.clone()));
+                Ok(Some(statement))
+            }
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::None => {
+                // It is tried again at every second use.
+                self.known.remove(sql);
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them.

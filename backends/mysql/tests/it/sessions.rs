@@ -95,6 +95,30 @@ async fn sessions_of_a_server_that_was_set_read_only_end() {
     }
 }
 
+/// The server refuses to prepare statements when its clients have as many as it allows.
+#[tokio::test]
+async fn server_that_prepares_no_statement_serves_all_the_same() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    server.sql("SET GLOBAL max_prepared_stmt_count = 0").await.unwrap();
+    for method in ["", SESSIONS, TRANSACTIONS] {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let kept = claim("kept", LONG);
+        let mut grant = hold(&*backend, &kept).await;
+        for _ in 0..5 {
+            let next = claim("next", LONG);
+            hold(&*backend, &next).await;
+            assert!(matches!(renew(&*backend, &kept).await, Renewal::Alive | Renewal::Renewed), "{method}");
+            assert!(matches!(release(&*backend, &next).await, Release::Freed), "{method}");
+        }
+        if let Some(lost) = &mut grant.lost {
+            // Several signs of life.
+            let lost = tokio::time::timeout(Duration::from_secs(2), lost.fired()).await;
+            assert!(lost.is_err(), "{method}: {lost:?}");
+        }
+        assert!(matches!(release(&*backend, &kept).await, Release::Freed), "{method}");
+    }
+}
+
 /// The client reads nothing of it before its next statement.
 #[tokio::test]
 async fn release_over_a_connection_that_was_killed_is_never_a_success() {
