@@ -1,7 +1,8 @@
 //! One connection whose locks live as long as it does.
 //!
-//! Ground rules: a statement takes the connection with it. Where its answer is not known, or its future is
-//! dropped, the connection is closed, and with it ends all that it holds.
+//! Ground rules: where the answer to a statement is not known, or its future is dropped, the session is over, and
+//! nothing is ever sent over its connection again. The connection stays open until the session is dropped: the
+//! holders know of the loss before the server can give their locks to others.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::net::dial::{Link, only, read};
 
 /// A connection that is used by one statement after the other.
 pub(crate) struct SessionLink {
+    /// The connection, until it is closed. It is of no use when the session is over.
     link: Mutex<Option<Link>>,
     /// The server's number for it: another one would hold nothing of ours.
     pub(crate) number: u64,
@@ -42,17 +44,16 @@ impl SessionLink {
         self.ask(async |link: &mut Link| link.run_within(statements, wait).await).await
     }
 
-    /// Asks over the connection, which stays open only if it is known what became of it.
+    /// Asks over the connection, which may be used again only if it is known what became of it.
     async fn ask(
         &self,
         asking: impl AsyncFnOnce(&mut Link) -> Result<Vec<Row>, Refusal>,
     ) -> Result<Vec<Row>, Refusal> {
         let mut slot = self.link.lock().await;
+        let link = self.usable(&mut slot)?;
         let guard = EndGuard::of(&self.is_over);
-        let mut link = slot.take().ok_or_else(closed)?;
-        let answer = asking(&mut link).await;
+        let answer = asking(link).await;
         if !matches!(&answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown) {
-            *slot = Some(link);
             guard.disarm();
         }
         answer
@@ -61,9 +62,9 @@ impl SessionLink {
     /// Asks for a sign of life of the session itself.
     pub(crate) async fn ping(&self) -> Result<(), Failure> {
         let mut slot = self.link.lock().await;
+        let link = self.usable(&mut slot).map_err(Refusal::into_failure)?;
         let guard = EndGuard::of(&self.is_over);
-        let mut link = slot.take().ok_or_else(closed).map_err(Refusal::into_failure)?;
-        let (number, is_read_only) = sign_of_life(&mut link).await.map_err(Refusal::into_failure)?;
+        let (number, is_read_only) = sign_of_life(link).await.map_err(Refusal::into_failure)?;
         if number != self.number {
             return Err(Failure::unanswered(
                 "something in between has put another session in the place of ours",
@@ -72,12 +73,16 @@ impl SessionLink {
         if is_read_only {
             return Err(read_only());
         }
-        *slot = Some(link);
         guard.disarm();
         Ok(())
     }
 
-    /// Closes the connection, and so ends what it holds.
+    /// Returns the connection, unless the session is over.
+    fn usable<'a>(&self, slot: &'a mut Option<Link>) -> Result<&'a mut Link, Refusal> {
+        slot.as_mut().filter(|_| self.is_open()).ok_or_else(closed)
+    }
+
+    /// Closes the connection of a session that has no holder, and so ends what it waits for.
     pub(crate) async fn close(&self) {
         let mut slot = self.link.lock().await;
         drop(slot.take());
@@ -147,4 +152,43 @@ pub(crate) fn read_only() -> Failure {
 
 fn closed() -> Refusal {
     Refusal::Failed(Failure::unavailable("the connection has ended, and all its locks with it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::MariaDbServer;
+
+    use super::*;
+    use crate::config::MySqlConfig;
+
+    #[tokio::test]
+    async fn ended_session_keeps_its_connection_until_its_drop() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let config = MySqlConfig::parse(&server.url()).unwrap();
+        let used = async || server.sql("SELECT COALESCE(IS_USED_LOCK('job'), 0)").await.unwrap();
+        for how in ["a statement whose future is dropped", "a statement without an answer"] {
+            let session = SessionLink::of(Link::dial(&config).await.unwrap()).await.unwrap();
+            session.run("SELECT GET_LOCK('job', 0)").await.unwrap();
+            if how.contains("dropped") {
+                let asking = session.run("SELECT SLEEP(0.3)");
+                assert!(tokio::time::timeout(Duration::from_millis(100), asking).await.is_err());
+            } else {
+                // An error of the session's end.
+                session.run("SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1317").await.unwrap_err();
+            }
+            assert!(!session.is_open(), "{how}");
+            assert!(session.run("SELECT 1").await.is_err() && session.ping().await.is_err(), "{how}");
+            // Time for the server to notice a connection that was closed.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(used().await.trim(), session.number.to_string(), "{how}: the lock was given up");
+            drop(session);
+            for _ in 0..100 {
+                if used().await.trim() == "0" {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            assert_eq!(used().await.trim(), "0", "{how}: the connection outlives its session");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! handed out, and its end removes what it held before any task learns of it in another way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,7 +24,7 @@ pub(crate) struct SessionPool<C: Sessions> {
     /// The session that holds many locks.
     current: Arc<Current<C::Session>>,
     /// Sessions without a lock, where each holds one.
-    idle: Mutex<Vec<Arc<OpenSession<C::Session>>>>,
+    idle: Arc<Idle<C::Session>>,
     permits: Arc<Semaphore>,
     next: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl<C: Sessions> SessionPool<C> {
             clock,
             claims,
             current: Arc::default(),
-            idle: Mutex::default(),
+            idle: Arc::default(),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
         }
@@ -126,12 +126,17 @@ impl<C: Sessions> SessionPool<C> {
             _ => crate::cell::PLACE_TTL,
         };
         let (claims, current) = (Arc::downgrade(&self.claims), Arc::downgrade(&self.current));
+        let idle = Arc::downgrade(&self.idle);
         let lose = move || {
             if let Some(claims) = claims.upgrade() {
                 claims.lose(number);
             }
             if let Some(current) = current.upgrade() {
                 close(&current, number);
+            }
+            if let Some(idle) = idle.upgrade() {
+                let ended = lock(&idle).extract_if(.., |open| open.number == number).next();
+                drop(ended);
             }
         };
         Ok(Arc::new(OpenSession::watch(
@@ -144,8 +149,8 @@ impl<C: Sessions> SessionPool<C> {
         )))
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<OpenSession<C::Session>>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<OpenSession<C::Session>>>> {
+        lock(&self.idle)
     }
 
     fn full(&self) -> Failure {
@@ -157,6 +162,14 @@ impl<C: Sessions> SessionPool<C> {
              the URL"
         ))
     }
+}
+
+/// Sessions without a lock.
+type Idle<S> = Mutex<Vec<Arc<OpenSession<S>>>>;
+
+fn lock<S>(idle: &Idle<S>) -> MutexGuard<'_, Vec<Arc<OpenSession<S>>>> {
+    // Every change is complete before anything can panic.
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The place of the session that holds many locks.

@@ -18,7 +18,8 @@ use leasehold_core::{
 /// A server whose sessions hold locks: a lock lives as long as the connection that took it, and no longer.
 ///
 /// # What the implementer promises
-/// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then.
+/// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then. Nothing else closes the
+///   connection of a session that holds a lock, even if it is over: its holders know of the loss before the drop.
 /// - The server keeps a silent session for longer than the `valid` of the profile's
 ///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered.
 ///   Settings that make the server give up sooner, such as its own for dead connections, are set for each

@@ -173,6 +173,51 @@ async fn silence_is_a_loss_before_the_server_may_end_the_session() {
     }
 }
 
+/// The server gives the locks of a session that is closed to others at once.
+#[tokio::test]
+async fn session_is_closed_only_when_its_holders_know_of_the_loss() {
+    type Fault = fn(&Server);
+    let faults: [(&str, Fault); 3] =
+        [("silent", Server::fall_silent), ("failed", Server::fail_once), ("ended", Server::end_all)];
+    for capacity in [Capacity::Many, ONE] {
+        for (name, fault) in faults {
+            for is_renewed in [true, false] {
+                let server = Server::new();
+                let backend = server.client(capacity, WaitMode::Polls);
+                let held = claim("a");
+                let mut signal = hold(&backend, &held).await.lost.unwrap();
+                let (closing, mut closed) = tokio::sync::oneshot::channel();
+                server.at_next_close(move || _ = closing.send(signal.fired().now_or_never()));
+                fault(&server);
+                if is_renewed {
+                    assert!(matches!(renew(&backend, &held).await, Renewal::Lost), "{name}");
+                }
+                let told = tokio::time::timeout(SILENCE * 10, &mut closed).await;
+                assert_eq!(told, Ok(Ok(Some(LossCause::SessionEnded))), "{name}, {capacity:?}");
+            }
+        }
+    }
+}
+
+/// Nothing of it is left on the server.
+#[tokio::test]
+async fn idle_session_is_closed_when_it_is_over() {
+    let server = Server::new();
+    let backend = server.client(ONE, WaitMode::Polls);
+    let held = claim("a");
+    hold(&backend, &held).await;
+    assert!(matches!(release(&backend, &held).await, Release::Freed));
+    assert_eq!(server.sessions(), 1);
+    // The next sign of life fails.
+    server.fail_once();
+    let closed = async {
+        while server.sessions() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SILENCE * 10, closed).await.unwrap();
+}
+
 #[tokio::test]
 async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
     let server = Server::new();

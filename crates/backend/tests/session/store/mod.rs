@@ -48,6 +48,8 @@ struct State {
     fails_once: bool,
     /// Runs when the key of a resource is asked for the next time.
     at_next_key: Hook,
+    /// Runs when a client closes a session the next time.
+    at_next_close: Hook,
     /// The time that a wait takes to return after it was cancelled.
     slowness: Duration,
     fence: u64,
@@ -113,6 +115,11 @@ impl Server {
     /// Does this work when a client asks for the key of a resource the next time: before it asks for the lock.
     pub(crate) fn at_next_key(&self, work: impl FnOnce() + Send + 'static) {
         self.change(|state| state.at_next_key = Hook(Some(Box::new(work))));
+    }
+
+    /// Does this work when a client closes a session the next time: before its locks are free.
+    pub(crate) fn at_next_close(&self, work: impl FnOnce() + Send + 'static) {
+        self.change(|state| state.at_next_close = Hook(Some(Box::new(work))));
     }
 
     /// Lets the next request fail, and no other.
@@ -394,6 +401,10 @@ impl Session for MemorySession {
 
 impl Drop for MemorySession {
     fn drop(&mut self) {
+        let work = self.server.state.lock().unwrap().at_next_close.0.take();
+        if let Some(work) = work {
+            work();
+        }
         self.server.change(|state| state.close(self.number));
     }
 }
