@@ -74,10 +74,6 @@ impl<S: Session> OpenSession<S> {
         !self.heartbeat.is_over.load(Ordering::SeqCst) && self.session.is_open()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.heartbeat.is_over.load(Ordering::SeqCst)
-    }
-
     /// Marks it as over. Its caller must also handle what it held.
     pub(crate) fn end(&self) {
         self.heartbeat.is_over.store(true, Ordering::SeqCst);

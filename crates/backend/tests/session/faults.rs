@@ -199,6 +199,20 @@ async fn session_is_closed_only_when_its_holders_know_of_the_loss() {
     }
 }
 
+/// The task that watches the session has not noticed its end yet.
+#[tokio::test]
+async fn lock_of_a_session_that_has_just_ended_is_no_grant() {
+    for capacity in [Capacity::Many, ONE] {
+        let server = Server::new();
+        let backend = server.client(capacity, WaitMode::Polls);
+        let ending = server.clone();
+        server.at_next_grant(move || ending.end_all());
+        let failure = backend.contend(&claim("a"), &Patience::none(clock())).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+        hold(&backend, &claim("a")).await;
+    }
+}
+
 /// Nothing of it is left on the server.
 #[tokio::test]
 async fn idle_session_is_closed_when_it_is_over() {

@@ -48,6 +48,8 @@ struct State {
     fails_once: bool,
     /// Runs when the key of a resource is asked for the next time.
     at_next_key: Hook,
+    /// Runs when a lock was given the next time: before its client knows.
+    at_next_grant: Hook,
     /// Runs when a client closes a session the next time.
     at_next_close: Hook,
     /// The time that a wait takes to return after it was cancelled.
@@ -115,6 +117,11 @@ impl Server {
     /// Does this work when a client asks for the key of a resource the next time: before it asks for the lock.
     pub(crate) fn at_next_key(&self, work: impl FnOnce() + Send + 'static) {
         self.change(|state| state.at_next_key = Hook(Some(Box::new(work))));
+    }
+
+    /// Does this work when a lock was given the next time: before its client knows.
+    pub(crate) fn at_next_grant(&self, work: impl FnOnce() + Send + 'static) {
+        self.change(|state| state.at_next_grant = Hook(Some(Box::new(work))));
     }
 
     /// Does this work when a client closes a session the next time: before its locks are free.
@@ -330,6 +337,10 @@ impl Session for MemorySession {
             self.check().await?;
             let answer = self.try_lock(request, &key);
             if answer != Answer::Busy {
+                let work = self.server.state.lock().unwrap().at_next_grant.0.take();
+                if let Some(work) = work {
+                    work();
+                }
                 return Ok(answer);
             }
             tokio::select! {
