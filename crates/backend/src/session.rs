@@ -13,12 +13,15 @@
 //!
 //! # When a lock is lost
 //!
-//! The end of a connection is reported, and every holder on it learns of it at once. Silence, because the
+//! The end of a connection is reported at once by a session that reads it all the time, and by another one with the
+//! next request that it is asked; every holder on it learns of it then. Silence, because the
 //! network is partitioned, is not reported: so each session is asked for a sign of life five times in the
 //! time for which a holder may count on it (the profile's
 //! [`Liveness::Heartbeat`](leasehold_core::Liveness)), counted from before the last request that was
 //! answered. The server must keep a silent session for longer than that, by what is set for the session when
-//! it is opened. So a holder knows of the loss before the server can give the lock to another client.
+//! it is opened. So a holder knows of that loss before the server can give the lock to another client.
+//! A session that is over here is closed only when its holders know of the loss. A connection that something else
+//! ends is different: the server frees its locks at once, and the holders learn of it afterwards.
 //!
 //! # Ground rules
 //!

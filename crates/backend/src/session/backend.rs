@@ -18,9 +18,10 @@ use crate::session::showing::until_shown;
 /// Locks that a connection holds.
 ///
 /// # Promises
-/// The promises are those of the server's [`Profile`]. The end of a connection is reported to every holder
-/// of it at once; its silence after the heartbeat's `valid` at the latest, which is before the server ends
-/// it.
+/// The promises are those of the server's [`Profile`]. The end of a connection is reported to every holder of it when
+/// this client learns of it: at once where an idle connection is read, else at the next sign of life, which is asked
+/// for five times in the heartbeat's `valid`. Something else than this client may have ended it, so another client may
+/// hold by then. Silence is reported after `valid` at the latest, which is before the server ends the connection.
 ///
 /// # Cancel safety
 /// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it

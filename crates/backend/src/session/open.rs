@@ -1,5 +1,5 @@
-//! One open session under watch: its end is known at once where it is reported, and within the time of
-//! silence where it is not.
+//! One open session under watch: its end is known at once where the session reports it, else at the next sign of
+//! life, and within the time of silence at the latest.
 //!
 //! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good
 //! again. The time of silence is counted on the clock that counts suspend, from before the last request
