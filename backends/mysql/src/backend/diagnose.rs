@@ -7,6 +7,7 @@ use leasehold_backend::session::break_finding;
 use leasehold_backend::sql::{Rights, privileges_finding, unexamined_finding, user_for_locks};
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
+use crate::config::MySqlConfig;
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
 use crate::net::pool::Pool;
@@ -49,7 +50,37 @@ pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
             Finding::new("replication", Severity::Good, "no replica is known").meaning("nothing takes over")
         }
     };
-    vec![durability(server), failover, break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT)]
+    let silence = silence(Server::inspect(pool).await, &pool.config);
+    vec![durability(server), failover, silence, break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT)]
+}
+
+/// Returns the finding about clients that are out of reach. It asks anew, because the settings count for connections
+/// that are made later.
+fn silence(server: Result<Server, Failure>, config: &MySqlConfig) -> Finding {
+    let topic = "silence";
+    let early = match server {
+        Ok(server) => server.ends_silence_early(config),
+        Err(failure) => {
+            return Finding::new(topic, Severity::Unknown, failure.to_string()).meaning(
+                "it is not known how long the server keeps the locks of a client that is out of reach",
+            );
+        }
+    };
+    match early {
+        Some(kept) => Finding::new(
+            topic,
+            Severity::Risk,
+            format!("the server gives up a client out of reach after {kept:?}"),
+        )
+        .meaning("it frees locks before their holders count them as lost")
+        .advice("raise tcp_keepalive_time of the server, or lower silence= of the URL"),
+        None => Finding::new(
+            topic,
+            Severity::Good,
+            "no setting of the server gives up a client out of reach early",
+        )
+        .meaning("holders count their locks as lost before, unless its operating system gives up earlier"),
+    }
 }
 
 /// Checks whether this user may end the connections of others.

@@ -44,7 +44,7 @@ pub(crate) struct Base {
 
 impl Base {
     /// Connects, prepares the tables, and refuses a server whose locks the others of its cluster know
-    /// nothing of.
+    /// nothing of, and one that ends connections before their holders give up.
     pub(crate) async fn connect(
         config: MySqlConfig,
         clock: Arc<dyn Clock>,
@@ -60,6 +60,7 @@ impl Base {
                  method=row",
             ));
         }
+        check_silence(&server, &pool.config)?;
         let holders_table = pool.config.names.table(holders_table);
         Ok(Base { pool, server, flavour, database, written, holders_table })
     }
@@ -155,6 +156,23 @@ impl Base {
         }
         tracing::warn!(%failure, "the table of holders is gone: inspections no longer show the earlier ones");
         schema::ensure(&self.pool).await
+    }
+}
+
+/// Refuses a server that ends the connection of a client which is out of reach before its holders count it as lost.
+fn check_silence(server: &Server, config: &MySqlConfig) -> Result<(), Failure> {
+    let needed = config.sql.server_timeout();
+    match server.ends_silence_early(config) {
+        None => Ok(()),
+        Some(kept) => Err(Failure::new(
+            FailureKind::Unsupported,
+            Effect::None,
+            format!(
+                "the server ends the connection of a client that is out of reach after {kept:?}, which is less \
+                 than twice the silence= of the URL: raise its tcp_keepalive_time until that, with \
+                 tcp_keepalive_interval times tcp_keepalive_probes, is {needed:?} or more, or lower silence="
+            ),
+        )),
     }
 }
 

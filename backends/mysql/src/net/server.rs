@@ -1,12 +1,13 @@
 //! The kind of the server, and the promises of a connection to it that follow.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use leasehold_backend::sql;
 use leasehold_core::{Durability, Failure, FenceGrade, Liveness, Profile, WaitMode};
 use mysql_async::Row;
 
-use crate::config::{Dialect, MySqlConfig};
+use crate::config::{Dialect, Endpoint, MySqlConfig};
 use crate::error::Refusal;
 use crate::net::dial::read;
 use crate::net::pool::Pool;
@@ -127,6 +128,26 @@ impl Server {
         self.is_on("log_bin") && self.is("binlog_format", "STATEMENT")
     }
 
+    /// Returns how long the server keeps a silent connection over TCP, if it has its own setting for that. MariaDB has
+    /// settings for the first probe of the client's machine and for further ones.
+    fn keeps_silent(&self) -> Option<Duration> {
+        let setting = |name, default| match self.number(name) {
+            0 => default,
+            number => number,
+        };
+        let first = self.number("tcp_keepalive_time");
+        let more = setting("tcp_keepalive_interval", LINUX_INTERVAL)
+            .saturating_mul(setting("tcp_keepalive_probes", LINUX_PROBES));
+        // Without a time of its own, the operating system sends the first probe after hours.
+        (first > 0).then(|| Duration::from_secs(first.saturating_add(more)))
+    }
+
+    /// Returns how long the server keeps a silent connection, where that is too short for one that holds locks.
+    pub(crate) fn ends_silence_early(&self, config: &MySqlConfig) -> Option<Duration> {
+        let is_tcp = config.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Tcp(_)));
+        self.keeps_silent().filter(|kept| is_tcp && *kept < config.sql.server_timeout())
+    }
+
     /// Returns the longest text of a cell, in bytes. A request has it twice, as hexadecimal digits, beside some
     /// kilobytes of other text.
     pub(crate) fn max_text(&self) -> usize {
@@ -164,6 +185,10 @@ const MIN_TEXT: usize = 16 << 10;
 /// A wait for a replica that is as long as this, in milliseconds, does not end by itself: a day.
 const FOR_EVER: u64 = 86_400_000;
 
+/// The values that Linux takes for a setting of 0: the seconds between two probes, and their number.
+const LINUX_INTERVAL: u64 = 75;
+const LINUX_PROBES: u64 = 9;
+
 const SETTINGS: &[&str] = &[
     "version",
     "version_comment",
@@ -183,6 +208,9 @@ const SETTINGS: &[&str] = &[
     "rpl_semi_sync_source_timeout",
     "rpl_semi_sync_master_wait_for_slave_count",
     "rpl_semi_sync_source_wait_for_replica_count",
+    "tcp_keepalive_time",
+    "tcp_keepalive_interval",
+    "tcp_keepalive_probes",
     "wsrep_on",
     "group_replication_group_name",
 ];
@@ -250,6 +278,21 @@ mod tests {
             (&[], FenceGrade::BestEffort),
         ] {
             assert_eq!(server(settings).grade(), grade, "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn a_silent_connection_is_kept_for_as_long_as_the_probes_take() {
+        let (time, interval, probes) =
+            (("tcp_keepalive_time", "3"), ("tcp_keepalive_interval", "2"), ("tcp_keepalive_probes", "4"));
+        for (settings, seconds) in [
+            (&[][..], None),
+            (&[("tcp_keepalive_time", "0"), interval, probes], None),
+            (&[time, interval, probes], Some(11)),
+            (&[time, interval], Some(3 + 2 * 9)),
+            (&[time, probes], Some(3 + 75 * 4)),
+        ] {
+            assert_eq!(server(settings).keeps_silent(), seconds.map(Duration::from_secs), "{settings:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::*;
 use leasehold_conformance::breaking::{self, Shared};
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, ClaimInfo, FailureKind, Grant, Patience, Release, Renewal,
+    Backend, BreakOutcome, Claim, ClaimInfo, FailureKind, Grant, Patience, Release, Renewal, Severity,
 };
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
@@ -92,6 +92,39 @@ async fn sessions_of_a_server_that_was_set_read_only_end() {
         assert!(!matches!(release(&*backend, &kept).await, Release::Freed), "{method}");
         server.sql("SET GLOBAL read_only = 0").await.unwrap();
         hold(&*backend, &claim("next", LONG)).await;
+    }
+}
+
+/// It would free locks whose holders believe in them.
+#[tokio::test]
+async fn server_that_gives_up_silent_clients_early_is_refused() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let settings = async |time: u32, interval: u32, probes: u32| {
+        let settings = format!(
+            "SET GLOBAL tcp_keepalive_time = {time}, GLOBAL tcp_keepalive_interval = {interval}, \
+             GLOBAL tcp_keepalive_probes = {probes}"
+        );
+        server.sql(&settings).await.unwrap();
+    };
+    for method in METHODS {
+        let url = format!("{}?{method}", server.url());
+        settings(1, 1, 4).await;
+        let failure = connect(&url).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+        assert!(failure.detail().contains("tcp_keepalive_time"), "{failure}");
+        // Leases do not depend on connections.
+        open(&server.url()).await;
+        for (time, interval, probes) in [(1, 1, 5), (1, 0, 0), (0, 1, 1)] {
+            settings(time, interval, probes).await;
+            let backend = open(&url).await;
+            let found = async || {
+                let findings = backend.diagnose(LONG).await;
+                findings.into_iter().find(|one| one.topic == "silence").unwrap().severity
+            };
+            assert_eq!(found().await, Severity::Good);
+            settings(1, 1, 4).await;
+            assert_eq!(found().await, Severity::Risk, "it was changed since the client was opened");
+        }
     }
 }
 
