@@ -115,8 +115,8 @@ impl<Q: Question> Connection<Q> {
 
     /// Hands out the answers that have arrived, also those that another task is to read. A caller that was not polled
     /// for longer than its limit looks once more for its own.
-    pub fn read_arrived(&self) {
-        turn::read_arrived(&self.shared);
+    pub async fn read_arrived(&self) {
+        turn::read_arrived(&self.shared).await;
     }
 }
 

@@ -275,6 +275,12 @@ impl CommandConn {
         let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {
             Ok(replies) => {
+                if replies.iter().any(Result::is_ok) {
+                    link.answered();
+                }
+                if replies.iter().any(Result::is_err) {
+                    link.broke();
+                }
                 let answers = requests.iter().zip(replies);
                 let classified = answers.map(|(request, reply)| {
                     let answer = self.classify(link, reply.and_then(Value::extract_error))?;
@@ -303,6 +309,7 @@ impl CommandConn {
     async fn answer_to(&self, link: &Link, sent: Sent, limit: Limit) -> Result<Value, ReplyError> {
         let Sent { reply, checks_rights, stamping, begun_at } = sent;
         let value = self.receive(link, reply, limit).await?;
+        link.answered();
         let answer = self.classify(link, value.extract_error())?;
         link.learn_rights(checks_rights, stamping, begun_at);
         Ok(answer)
@@ -327,7 +334,7 @@ impl CommandConn {
         })
     }
 
-    /// Waits for an answer, and records the outcome on the link.
+    /// Waits for an answer, and records on the link that there is none.
     async fn receive<T>(
         &self,
         link: &Link,
@@ -351,17 +358,18 @@ impl CommandConn {
             },
         };
         // A caller that was not polled for long looks once more: the server has not been silent.
-        let outcome = outcome.or_else(|elapsed| {
-            link.pipe().read_arrived();
-            tokio::task::unconstrained(sending).now_or_never().ok_or(elapsed)
-        });
-        match outcome {
-            Ok(Ok(answer)) => {
-                link.answered();
-                Ok(answer)
+        let outcome = match outcome {
+            Err(elapsed) => {
+                link.pipe().read_arrived().await;
+                tokio::task::unconstrained(sending).now_or_never().ok_or(elapsed)
             }
+            in_time => in_time,
+        };
+        match outcome {
+            Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
-                if error.is_unrecoverable_error() {
+                // Also one that takes no more requests.
+                if error.is_unrecoverable_error() || error.is_connection_refusal() {
                     link.broke();
                 }
                 Err(ReplyError::from(error))

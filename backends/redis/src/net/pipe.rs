@@ -41,8 +41,8 @@ impl Pipe {
     }
 
     /// Hands out the replies that have arrived, also those that another task is to read.
-    pub(crate) fn read_arrived(&self) {
-        self.connection.read_arrived();
+    pub(crate) async fn read_arrived(&self) {
+        self.connection.read_arrived().await;
     }
 
     /// Sends one plain command, and returns its reply; an error of the server is a reply.

@@ -37,15 +37,15 @@ impl<Q: Question> Sent<Q> {
             return Err(NoAnswer::Unsent);
         }
         // This caller may not have been polled for longer than its limit.
-        read_arrived(&self.shared);
+        read_arrived(&self.shared).await;
         if let Ok(answer) = self.answer.try_recv() {
             return answer;
         }
         self.shared.end(None);
         match self.answer.try_recv() {
-            // The stream took nothing of it.
-            Ok(Err(NoAnswer::Unsent)) => Err(NoAnswer::Unsent),
-            _ => Err(NoAnswer::Late),
+            Ok(Err(NoAnswer::Broken)) | Err(_) => Err(NoAnswer::Late),
+            // It came at the last moment, or the stream took nothing of the request.
+            Ok(last) => last,
         }
     }
 

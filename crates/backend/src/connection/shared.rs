@@ -75,11 +75,12 @@ impl<Q: Question> State<Q> {
         answer: oneshot::Sender<Answer<Q>>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> u64 {
-        let before = self.unwritten.len();
-        write(&mut self.unwritten);
+        let added = Added { whole: self.unwritten.len(), bytes: &mut self.unwritten };
+        write(&mut *added.bytes);
+        let length = added.accept();
         self.requests += 1;
         self.waiting += 1;
-        let (id, length) = (self.requests, self.unwritten.len() - before);
+        let id = self.requests;
         self.owed.push_back(Owed { id, length, question, answer });
         id
     }
@@ -87,6 +88,27 @@ impl<Q: Question> State<Q> {
     /// Returns the oldest request, if it is being written, or was.
     fn asked(&mut self) -> Option<&mut Owed<Q>> {
         if self.owed.len() > self.waiting { self.owed.front_mut() } else { None }
+    }
+}
+
+/// The bytes of a request that is being added. If that panics, they are removed.
+struct Added<'b> {
+    bytes: &'b mut Vec<u8>,
+    /// The number of bytes of whole requests.
+    whole: usize,
+}
+
+impl Added<'_> {
+    /// Keeps the bytes that were added, and returns their number.
+    fn accept(mut self) -> usize {
+        let before = std::mem::replace(&mut self.whole, self.bytes.len());
+        self.whole - before
+    }
+}
+
+impl Drop for Added<'_> {
+    fn drop(&mut self) {
+        self.bytes.truncate(self.whole);
     }
 }
 
@@ -114,12 +136,25 @@ impl<Q: Question> Shared<Q> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exchanges an empty buffer for the requests that nobody writes yet. They count as sent while the stream is in
-    /// use.
+    /// Fills an empty buffer with the first requests that nobody writes yet. They count as sent while the stream is in
+    /// use. Of very many bytes the rest stays here, so that its requests can be taken back.
     pub(super) fn gather(&self, writing: &mut Vec<u8>) {
-        let mut state = self.lock();
-        std::mem::swap(writing, &mut state.unwritten);
-        state.waiting = 0;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.unwritten.len() <= GATHERED_MAX {
+            std::mem::swap(writing, &mut state.unwritten);
+            state.waiting = 0;
+            return;
+        }
+        let (mut length, first) = (0, state.owed.len() - state.waiting);
+        for owed in state.owed.range(first..) {
+            if length >= GATHERED_MAX {
+                break;
+            }
+            length += owed.length;
+            state.waiting -= 1;
+        }
+        writing.extend(state.unwritten.drain(..length));
     }
 
     /// Hands out a portion of the answers at the beginning of `bytes`.
@@ -135,6 +170,9 @@ impl<Q: Question> Shared<Q> {
             portion.length += length;
             let answered = {
                 let mut state = self.lock();
+                if state.has_ended {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
                 let Some(owed) = state.asked() else {
                     return Err(garbled("an answer came to what was not asked"));
                 };
@@ -159,7 +197,10 @@ impl<Q: Question> Shared<Q> {
             if state.owed[place].id == id {
                 state.unwritten.drain(begin..end);
                 state.waiting -= 1;
-                state.owed.remove(place);
+                let taken = state.owed.remove(place);
+                // Its end wakes the receiver.
+                drop(state);
+                drop(taken);
                 return true;
             }
             end = begin;
@@ -204,5 +245,7 @@ pub(super) fn wake(driver: Option<Waker>) {
     }
 }
 
+/// The bytes after which no further requests are gathered.
+const GATHERED_MAX: usize = 64 * 1024;
 /// The fewest answers of a portion.
 const PORTION_MIN: usize = 4;

@@ -125,13 +125,27 @@ pub(super) enum Driven {
     Waits { is_full: bool },
 }
 
-/// Hands out the answers that have arrived, also those that another task is to read.
-pub(super) fn read_arrived<Q: Question>(shared: &Shared<Q>) {
-    if shared.is_forked() {
-        return;
+/// Hands out the answers that have arrived, also those that another task is to read. Waits for a task that uses the
+/// stream at this moment, which is never for longer than one poll of it.
+pub(super) async fn read_arrived<Q: Question>(shared: &Shared<Q>) {
+    while !has_read_arrived(shared) {
+        tokio::task::yield_now().await;
     }
-    let turn = Turn::take(shared, &mut shared.lock());
-    let Some(mut turn) = turn else { return };
+}
+
+/// Hands out the answers that have arrived; `false` where another uses the stream.
+fn has_read_arrived<Q: Question>(shared: &Shared<Q>) -> bool {
+    if shared.is_forked() {
+        return true;
+    }
+    let turn = {
+        let mut state = shared.lock();
+        if state.has_ended {
+            return true;
+        }
+        Turn::take(shared, &mut state)
+    };
+    let Some(mut turn) = turn else { return false };
     let read = poll_fn(|context| {
         loop {
             match turn.read(context) {
@@ -146,6 +160,7 @@ pub(super) fn read_arrived<Q: Question>(shared: &Shared<Q>) {
         // This read woke nobody, so the task of the connection reads from now on.
         _ => _ = turn.put_back(State::leave_to_driver),
     }
+    true
 }
 
 /// Ends the connection, if the use of the stream panics. What is being written counts as sent then.

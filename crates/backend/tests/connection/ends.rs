@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use leasehold_backend::connection::{Connection, NoAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::lines::{Counting, Lines, answer, ask, line, opened, poll, received};
+use crate::lines::{Counting, Gate, Gated, Lines, answer, ask, line, opened, poll, received};
 
 #[tokio::test]
 async fn end_of_an_idle_connection_is_noticed_with_the_next_request() {
@@ -133,13 +133,33 @@ async fn answer_that_arrived_while_its_caller_slept_is_not_late() {
     }
 }
 
+/// Another thread reads from before the time of the second request begins until it is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answer_that_another_task_is_reading_is_not_late() {
+    let (near, mut far, _) = Counting::endless();
+    let gate = Arc::new(Gate::default());
+    let connection = Arc::new(Connection::<Lines>::new(Box::new(Gated { stream: near, gate: gate.clone() })));
+    let sent = ["one ", "two "].map(|text| ask(&connection, text));
+    received(&mut far, 8).await;
+    gate.close();
+    far.write_all(b"1\n2\n").await.unwrap();
+    gate.reached().await;
+    let [first, second] = sent;
+    let second = tokio::spawn(second.within(Duration::from_millis(50)));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gate.open();
+    assert_eq!(second.await.unwrap(), line(2));
+    assert_eq!(answer(first).await, line(1));
+    assert!(connection.is_usable());
+}
+
 /// A caller that looks for its own answer once more takes nobody the turn to read.
 #[tokio::test]
 async fn caller_waits_on_when_another_has_read_what_has_arrived() {
     let (connection, mut far) = opened(64);
     let waiting = tokio::spawn(answer(ask(&connection, "ask ")));
     tokio::task::yield_now().await;
-    connection.read_arrived();
+    connection.read_arrived().await;
     far.write_all(b"1\n").await.unwrap();
     assert_eq!(waiting.await.unwrap(), line(1));
 }
@@ -156,6 +176,43 @@ async fn request_abandoned_in_the_queue_is_never_sent() {
     assert_eq!(received(&mut far, 14).await, "the firstthird");
     far.write_all(b"1\n3\n").await.unwrap();
     assert_eq!((answer(first).await, answer(third).await), (line(1), line(3)));
+}
+
+#[tokio::test]
+async fn request_behind_very_many_others_is_taken_back() {
+    let (connection, mut far) = opened(4);
+    let first = ask(&connection, "the first");
+    tokio::task::yield_now().await;
+    let long = "x".repeat(40 * 1024);
+    let others = [0; 4].map(|_| ask(&connection, &long));
+    // The first leaves, and as many of the others as are written in one go.
+    assert_eq!(received(&mut far, 9).await, "the first");
+    tokio::task::yield_now().await;
+    let [second, third, fourth, last] = others;
+    assert_eq!(last.within(Duration::from_millis(20)).await, Err(NoAnswer::Unsent));
+    assert!(connection.is_usable());
+    received(&mut far, 3 * long.len()).await;
+    far.write_all(b"1\n2\n3\n4\n").await.unwrap();
+    for (number, sent) in [first, second, third, fourth].into_iter().enumerate() {
+        assert_eq!(answer(sent).await, line(number + 1));
+    }
+}
+
+#[tokio::test]
+async fn request_that_cannot_be_written_leaves_nothing_behind() {
+    let (connection, mut far) = opened(4);
+    let first = ask(&connection, "the first");
+    let failing = std::panic::AssertUnwindSafe(|| {
+        connection.send(Lines::default(), |bytes| {
+            bytes.extend_from_slice(b"half of");
+            panic!("on purpose");
+        })
+    });
+    assert!(std::panic::catch_unwind(failing).is_err());
+    let second = ask(&connection, "second");
+    assert_eq!(received(&mut far, 15).await, "the firstsecond");
+    far.write_all(b"1\n2\n").await.unwrap();
+    assert_eq!((answer(first).await, answer(second).await), (line(1), line(2)));
 }
 
 #[tokio::test]
@@ -176,6 +233,17 @@ async fn request_of_which_the_stream_takes_nothing_was_never_sent() {
     drop(far);
     assert_eq!(ask(&connection, "ask ").now_or_never(), Some(Err(NoAnswer::Unsent)));
     assert!(!connection.is_usable());
+}
+
+/// TLS may have sent the first record of what it then fails to take.
+#[tokio::test]
+async fn request_of_several_records_counts_as_sent() {
+    for (size, no_answer) in [(16 * 1024, NoAnswer::Unsent), (16 * 1024 + 1, NoAnswer::Broken)] {
+        let (mut near, _far, _) = Counting::endless();
+        near.left = 0;
+        let connection = Connection::<Lines>::new(Box::new(near));
+        assert_eq!(answer(ask(&connection, &"x".repeat(size))).await, Err(no_answer), "{size}");
+    }
 }
 
 /// A stream may have passed on a part of what it then fails to take, TLS for one.

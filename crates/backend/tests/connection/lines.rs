@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -115,6 +115,73 @@ impl AsyncWrite for Counting {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         self.left -= bytes.len();
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Where reads wait, with their threads.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    is_closed: AtomicBool,
+    is_reached: AtomicBool,
+}
+
+impl Gate {
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until a read waits.
+    pub(crate) async fn reached(&self) {
+        while !self.is_reached.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn pass(&self) {
+        while self.is_closed.load(Ordering::SeqCst) {
+            self.is_reached.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A stream that is read behind a gate.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    pub(crate) stream: Counting,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl AsyncRead for Gated {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.gate.pass();
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Gated {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

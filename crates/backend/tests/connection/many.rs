@@ -119,7 +119,7 @@ async fn each_caller_gets_its_own_answer_whatever_the_others_do() {
                         1 => _ = poll(&mut sent),
                         2 => left_alone.push_back((sent, number)),
                         3 => {
-                            connection.read_arrived();
+                            connection.read_arrived().await;
                             assert_eq!(answer(sent).await, line(number));
                         }
                         _ => assert_eq!(answer(sent).await, line(number)),
