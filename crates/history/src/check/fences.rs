@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::check::losses::ForgottenGrants;
+use crate::check::losses::{ForgottenGrants, requested_at};
 use crate::event::{FenceValue, Mode};
 use crate::report::Report;
 use crate::verdict::Invariant;
@@ -73,7 +73,8 @@ fn rising<'h>(
         );
         // A store that forgets must not give lower fences. Only a grant may have its fence from before that was handed
         // on, or that was requested before the other was completed, and whose holder learns of it after the other's.
-        let may_be_older = fence.sub > 0 || by_request.is_none();
+        // Without the time of that request, nothing says that it was not granted afterwards.
+        let may_be_older = fence.sub > 0 || (by_request.is_none() && requested_at(view, grant).is_some());
         let excuse = may_be_older.then(|| forgotten.excuse(view, grant, earlier)).flatten();
         let events = [earlier.got, grant.asked, grant.got];
         report.violated_because(Invariant::I2, Some(key), what, excuse.unwrap_or_default(), events);

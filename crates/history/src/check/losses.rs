@@ -179,12 +179,17 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
 /// counts from the request that was granted, which may be the last of many requests of a wait.
 fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     let asked = view.times.at(grant.asked);
+    // A validity that is no ttl, or was renewed already, says less than the answer does.
+    let requested = requested_at(view, grant);
+    requested.map_or(asked, |requested| requested.min(view.times.at(grant.got)).max(asked))
+}
+
+/// Returns the time from which the validity of a grant counts, if that can be told.
+pub(super) fn requested_at(view: &View<'_>, grant: &GrantLife<'_>) -> Option<u64> {
     let (got, ttl) = (grant.got, grant.asked.values.ttl);
     // The recorder's times and those of a process are not compared.
     let times = got.values.valid_until.zip(ttl).filter(|_| view.times.stamps != Stamps::Recorder);
-    let requested = times.map(|(until, ttl)| view.times.shift(got, until.saturating_sub(ttl)));
-    // A validity that is no ttl, or was renewed already, says less than the answer does.
-    requested.map_or(asked, |requested| requested.min(view.times.at(got)).max(asked))
+    times.map(|(until, ttl)| view.times.shift(got, until.saturating_sub(ttl)))
 }
 
 /// Returns the lock, and the part of the fence that the store counts.
