@@ -52,9 +52,19 @@ const AREAS: &[Area] = &[
     Area {
         name: "cell",
         package: "leasehold-backend",
-        files: &["crates/backend/src/cell/**/*.rs", "crates/backend/src/session/**/*.rs"],
+        files: &[
+            "crates/backend/src/cell/**/*.rs",
+            "crates/backend/src/connection/*.rs",
+            "crates/backend/src/session/**/*.rs",
+        ],
         judges: &["leasehold-backend"],
-        programs: &["--features=laws,session", "--lib", "--test=cell", "--test=session"],
+        programs: &[
+            "--features=connection,laws,session",
+            "--lib",
+            "--test=cell",
+            "--test=connection",
+            "--test=session",
+        ],
         tests: &[],
         limit: 240,
     },
@@ -325,32 +335,43 @@ mod tests {
                 "leasehold-tests" => crate::root(),
                 judge => crate::root().join("crates").join(judge.strip_prefix("leasehold-").unwrap_or(judge)),
             });
-            let files: Vec<String> = folders.flat_map(|folder| files(&folder.join("tests"))).collect();
+            let folders: Vec<PathBuf> = folders.collect();
             for program in area.programs.iter().filter_map(|argument| argument.strip_prefix("--test=")) {
                 let begin = program.trim_end_matches('*');
-                let is_it = |file: &String| file.starts_with(begin) && (begin != program || file == program);
-                assert!(files.iter().any(is_it), "{}: no test program is called {program}", area.name);
+                let is_it = |path: &PathBuf| {
+                    let is_program =
+                        path.extension().is_some_and(|end| end == "rs") || path.join("main.rs").is_file();
+                    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+                    is_program && name.starts_with(begin) && (begin != program || name == program)
+                };
+                let exists =
+                    folders.iter().flat_map(|folder| entries(&folder.join("tests"))).any(|path| is_it(&path));
+                assert!(exists, "{}: no test program is called {program}", area.name);
             }
+            // A name that is nowhere chooses no test, or leaves none out.
             for test in area.tests {
-                let Some(module) = test.trim_start_matches("--skip=").strip_suffix("::") else { continue };
-                let own = crate::root().join("crates").join(area.name).join("src").join(module);
-                let is_it = files.iter().any(|file| file == module) || own.with_extension("rs").is_file();
-                assert!(is_it, "{}: no tests are in {module}", area.name);
+                let name = test.trim_start_matches("--skip=").trim_end_matches("::");
+                let exists = folders.iter().any(|folder| names(folder, name));
+                assert!(exists, "{}: no test is called {name}", area.name);
             }
         }
     }
 
-    /// Returns the names of the files in a folder of tests and in its subfolders, without their endings.
-    fn files(folder: &Path) -> Vec<String> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
-            if path.is_dir() {
-                names.extend(files(&path));
-            }
-        }
-        names
+    fn entries(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Returns `true` if a file below a folder is called so, or has a function whose name begins so.
+    fn names(folder: &Path, name: &str) -> bool {
+        entries(folder).iter().any(|path| {
+            let is_called_so = path.file_stem().is_some_and(|stem| stem == name);
+            let declares =
+                |text: String| text.contains(&format!("fn {name}")) || text.contains(&format!("mod {name} "));
+            let is_source = path.extension().is_some_and(|end| end == "rs");
+            let is_there = is_source && std::fs::read_to_string(path).is_ok_and(declares);
+            is_called_so || is_there || (path.is_dir() && !path.ends_with("target") && names(path, name))
+        })
     }
 
     #[test]
