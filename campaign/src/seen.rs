@@ -54,7 +54,10 @@ impl Seen {
             ..Seen::default()
         };
         for violation in &verdict.violations {
+            // A fence of before is no lower fence, but two holders at one time: the store had forgotten the first.
+            let is_of_before = violation.invariant == Invariant::I2 && violation.explained.is_some();
             *match (violation.invariant, violation.class) {
+                (Invariant::I2, _) if is_of_before => &mut seen.timing,
                 (Invariant::I2, _) => &mut seen.fences,
                 (_, Class::Safety) => &mut seen.safety,
                 (_, Class::Timing) => &mut seen.timing,
@@ -139,6 +142,50 @@ mod tests {
 
     fn fault(stage: Stage) -> Event {
         Event::new(stage, Operation::Fault)
+    }
+
+    /// Process 1 holds, the server forgets it, process 2 holds and releases, and process 3 is handed the first grant.
+    fn handed_on_after(fault: &str) -> History {
+        let event =
+            |at: u64, process: u64, stage: Stage, operation: Operation, owner: &str, fence: (u64, u32)| {
+                let mut values = Values::default();
+                if !owner.is_empty() {
+                    values.owner = Some(owner.to_owned());
+                    values.fence = Some(FenceValue::new(0, fence.0, fence.1));
+                    values.valid_until = (operation == Operation::Acquire).then_some(1_000);
+                }
+                Event::new(stage, operation).by(process).on("job").with(values).at(at)
+            };
+        let mut wiped = Values::default();
+        wiped.label = Some(fault.to_owned());
+        let (asked, got) = (Stage::Invoke, Stage::Ok);
+        let (take, free) = (Operation::Acquire, Operation::Release);
+        History::new([
+            event(0, 1, asked, take, "", (0, 0)),
+            event(10, 1, got, take, "a.0", (5, 0)),
+            Event::new(Stage::Info, Operation::Fault).with(wiped).at(50),
+            event(90, 2, asked, take, "", (0, 0)),
+            event(100, 2, got, take, "b.0", (6, 0)),
+            event(150, 2, asked, free, "b.0", (6, 0)),
+            event(151, 2, got, free, "b.0", (6, 0)),
+            event(152, 1, asked, free, "a.0", (5, 0)),
+            event(153, 1, got, free, "a.0", (5, 0)),
+            event(160, 3, asked, take, "", (0, 0)),
+            event(170, 3, got, take, "a.1", (5, 1)),
+            event(300, 3, asked, free, "a.1", (5, 1)),
+            event(301, 3, Stage::Fail, free, "a.1", (5, 1)).because("the server no longer knows the claim"),
+        ])
+    }
+
+    #[test]
+    fn fence_of_a_grant_that_the_store_forgot_has_not_fallen() {
+        let seen = |fault: &str| {
+            let history = handed_on_after(fault);
+            let seen = Seen::of(&leasehold_history::Checker::new().check(&history), &history);
+            (seen.fences, seen.timing)
+        };
+        assert_eq!(seen("the server is wiped"), (0, 2));
+        assert_eq!(seen("suspend of the machine"), (1, 1));
     }
 
     #[test]
