@@ -54,7 +54,7 @@ impl Seen {
             ..Seen::default()
         };
         for violation in &verdict.violations {
-            // A fence of before is no lower fence, but two holders at one time: the store had forgotten the first.
+            // The fence is of before, and not a lower one: the store forgot a grant whose holder relies on it.
             let is_of_before = violation.invariant == Invariant::I2 && violation.explained.is_some();
             *match (violation.invariant, violation.class) {
                 (Invariant::I2, _) if is_of_before => &mut seen.timing,

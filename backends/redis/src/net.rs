@@ -12,6 +12,7 @@ pub(crate) mod replicas;
 pub(crate) mod replies;
 pub(crate) mod request;
 pub(crate) mod run;
+pub(crate) mod sent;
 pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]

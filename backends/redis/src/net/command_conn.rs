@@ -15,14 +15,13 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, RedisError, Value, cmd};
-use tokio::time::Instant;
 
 use crate::net::connection::{Dialer, Link};
 use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
-use crate::net::pipe::Reply;
 use crate::net::replicas::Unconfirmed;
-use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
+use crate::net::request::{Naming, Request};
+use crate::net::sent::{RequestRole, Sent, deliver};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::Redirect;
 use crate::protocol::reply;
@@ -472,36 +471,6 @@ impl CommandConn {
     }
 }
 
-/// A script that was sent.
-struct Sent {
-    reply: Reply,
-    checks_rights: bool,
-    stamping: Stamping,
-    begun_at: Instant,
-}
-
-impl Sent {
-    fn over(link: &Link, request: &Request, naming: Naming, role: RequestRole) -> Sent {
-        let begun_at = timer::now();
-        let stamping = link.stamping(begun_at);
-        let reply = deliver(link, request, naming, role, stamping);
-        Sent { reply, checks_rights: request.checks_rights(), stamping, begun_at }
-    }
-}
-
-/// Sends a script over a connection, and returns its reply.
-fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole, stamping: Stamping) -> Reply {
-    let is_referred = sent == RequestRole::Referred;
-    let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
-    let text = of_run.as_deref().map_or_else(|| ScriptText::from(request.script), ScriptText::from);
-    link.pipe().send(usize::from(is_referred), |bytes| {
-        if is_referred {
-            push_command(bytes, "ASKING");
-        }
-        request.write(bytes, text, naming, stamping);
-    })
-}
-
 /// A connection, or the attempt to make one.
 type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 
@@ -536,15 +505,6 @@ impl DialState {
             }
         }
     }
-}
-
-/// The role in which a request is sent to a server of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum RequestRole {
-    /// It serves the slot, as far as is known.
-    Known,
-    /// The server that serves the slot has sent it there, because it has given the keys away already.
-    Referred,
 }
 
 /// The time within which servers answer that are well.

@@ -16,9 +16,10 @@ use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::net::command_conn::{CommandConn, RequestRole};
+use crate::net::command_conn::CommandConn;
 use crate::net::failures::SendError;
 use crate::net::request::Request;
+use crate::net::sent::RequestRole;
 use crate::net::subscriber::{Subscriber, Subscription};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::Redirect;

@@ -1,0 +1,54 @@
+//! A script that was sent over a connection, and is not answered yet.
+
+use tokio::time::Instant;
+
+use crate::net::connection::Link;
+use crate::net::pipe::Reply;
+use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
+use crate::net::timer;
+
+/// A script that was sent.
+pub(crate) struct Sent {
+    pub(crate) reply: Reply,
+    pub(crate) checks_rights: bool,
+    pub(crate) stamping: Stamping,
+    pub(crate) begun_at: Instant,
+}
+
+impl Sent {
+    /// Sends a script over a connection, in this role.
+    pub(crate) fn over(link: &Link, request: &Request, naming: Naming, role: RequestRole) -> Sent {
+        let begun_at = timer::now();
+        let stamping = link.stamping(begun_at);
+        let reply = deliver(link, request, naming, role, stamping);
+        Sent { reply, checks_rights: request.checks_rights(), stamping, begun_at }
+    }
+}
+
+/// Sends a script over a connection, and returns its reply.
+pub(crate) fn deliver(
+    link: &Link,
+    request: &Request,
+    naming: Naming,
+    sent: RequestRole,
+    stamping: Stamping,
+) -> Reply {
+    let is_referred = sent == RequestRole::Referred;
+    let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
+    let text = of_run.as_deref().map_or_else(|| ScriptText::from(request.script), ScriptText::from);
+    link.pipe().send(usize::from(is_referred), |bytes| {
+        if is_referred {
+            push_command(bytes, "ASKING");
+        }
+        request.write(bytes, text, naming, stamping);
+    })
+}
+
+/// The role in which a request is sent to a server of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RequestRole {
+    /// It serves the slot, as far as is known.
+    Known,
+    /// The server that serves the slot has sent it there, because it has given the keys away already.
+    Referred,
+}
