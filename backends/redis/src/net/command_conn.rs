@@ -274,9 +274,6 @@ impl CommandConn {
         let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {
             Ok(replies) => {
-                if replies.iter().any(Result::is_ok) {
-                    link.answered();
-                }
                 if replies.iter().any(Result::is_err) {
                     link.broke();
                 }
@@ -308,7 +305,6 @@ impl CommandConn {
     async fn answer_to(&self, link: &Link, sent: Sent, limit: Limit) -> Result<Value, ReplyError> {
         let Sent { reply, checks_rights, stamping, begun_at } = sent;
         let value = self.receive(link, reply, limit).await?;
-        link.answered();
         let answer = self.classify(link, value.extract_error())?;
         link.learn_rights(checks_rights, stamping, begun_at);
         Ok(answer)
@@ -333,7 +329,7 @@ impl CommandConn {
         })
     }
 
-    /// Waits for an answer, and records on the link that there is none.
+    /// Waits for an answer, and records the outcome on the link.
     async fn receive<T>(
         &self,
         link: &Link,
@@ -365,7 +361,10 @@ impl CommandConn {
             in_time => in_time,
         };
         match outcome {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => {
+                link.answered();
+                Ok(answer)
+            }
             Ok(Err(error)) => {
                 // Also one that takes no more requests.
                 if error.is_unrecoverable_error() || error.is_connection_refusal() {
@@ -547,6 +546,8 @@ mod tests {
             let mut server = listener.accept().unwrap().0;
             assert!(receive(&mut server).contains("PING"));
             server.write_all(b"+PONG\r\n").unwrap();
+            // A test that waits for a request in vain fails.
+            server.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             server
         });
         conn.connect(Duration::from_secs(30)).await.unwrap();
@@ -573,6 +574,26 @@ mod tests {
         assert_eq!(slept.now_or_never().unwrap().unwrap(), Value::Int(1));
         server.write_all(b":2\r\n").unwrap();
         assert_eq!(joining.await.unwrap(), Value::Int(2));
+    }
+
+    /// A connection that is given up cannot be replaced here: nothing listens any more.
+    #[tokio::test]
+    async fn answer_ends_a_row_of_silences() {
+        let (conn, mut server) = connected().await;
+        for _ in 0..3 {
+            conn.command(&cmd("SILENT"), Duration::from_millis(50)).await.unwrap_err();
+            let serving = async {
+                let mut received = String::new();
+                while !received.contains("ANSWERED") {
+                    tokio::task::yield_now().await;
+                    received += &receive(&mut server);
+                }
+                server.write_all(b":1\r\n:2\r\n").unwrap();
+            };
+            let answered = cmd("ANSWERED");
+            let (answer, ()) = tokio::join!(conn.command(&answered, Duration::from_secs(30)), serving);
+            assert_eq!(answer.unwrap(), Value::Int(2));
+        }
     }
 
     /// The server has carried the first one out.

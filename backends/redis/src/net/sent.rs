@@ -25,15 +25,15 @@ impl Sent {
     }
 }
 
-/// Sends a script over a connection, and returns its reply.
+/// Sends a script over a connection, and returns its reply. Several may have one stamping.
 pub(crate) fn deliver(
     link: &Link,
     request: &Request,
     naming: Naming,
-    sent: RequestRole,
+    role: RequestRole,
     stamping: Stamping,
 ) -> Reply {
-    let is_referred = sent == RequestRole::Referred;
+    let is_referred = role == RequestRole::Referred;
     let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
     let text = of_run.as_deref().map_or_else(|| ScriptText::from(request.script), ScriptText::from);
     link.pipe().send(usize::from(is_referred), |bytes| {
