@@ -1,7 +1,7 @@
 //! One connection: made, logged in, set up, and asked what it is.
 //!
 //! Ground rules: a connection whose statement was not answered in full, because the future was dropped or the answer
-//! did not come, is of no use any more. Its owner closes it.
+//! did not come, must not be used again. Its owner closes it.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};

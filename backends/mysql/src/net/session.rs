@@ -16,7 +16,7 @@ use crate::net::dial::{Link, only, read};
 
 /// A connection that is used by one statement after the other.
 pub(crate) struct SessionLink {
-    /// The connection, until it is closed. It is of no use when the session is over.
+    /// The connection, until it is closed. It is not used again when the session is over.
     link: Mutex<Option<Link>>,
     /// The server's number for it: another one would hold nothing of ours.
     pub(crate) number: u64,
@@ -182,7 +182,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(used().await.trim(), session.number.to_string(), "{how}: the lock was given up");
             drop(session);
-            for _ in 0..100 {
+            for _ in 0..1_200 {
                 if used().await.trim() == "0" {
                     break;
                 }

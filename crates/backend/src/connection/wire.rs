@@ -84,7 +84,7 @@ impl Wire {
         self.rest.is_some()
     }
 
-    /// Writes what there is to write. `gather` exchanges an empty buffer for the next requests, if there are any.
+    /// Writes what there is to write. `gather` fills an empty buffer with the next requests, if there are any.
     pub(super) fn write(
         &mut self,
         context: &mut Context<'_>,

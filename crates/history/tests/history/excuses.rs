@@ -73,9 +73,9 @@ fn holder_may_learn_of_its_grant_when_another_has_its_own() {
 }
 
 #[test]
-fn holder_may_learn_of_its_grant_when_another_has_released_its_own() {
+fn grant_may_be_noticed_when_the_next_one_has_ended() {
     // As above, and process 2 is done with its grant when process 1 learns of its own.
-    let told = |asked: u64, ttl: Option<u64>, answer: &str| {
+    let story_of = |asked: u64, ttl: Option<u64>, answer: &str| {
         let mut values = Values::default();
         values.ttl = ttl.map(ms);
         let asking = Event::new(Stage::Invoke, Operation::Acquire).by(1).on("job").with(values);
@@ -86,7 +86,7 @@ fn holder_may_learn_of_its_grant_when_another_has_released_its_own() {
             error => story.release(300, 1, "a").not_released(301, 1, "a", error),
         }
     };
-    let story = |asked, answer| told(asked, Some(1_000 - asked), answer);
+    let story = |asked, answer| story_of(asked, Some(1_000 - asked), answer);
     story(10, GONE).breaks(&[Invariant::I2]);
     let explained = |story: Story| {
         let violations = story.verdict().violations;
@@ -99,7 +99,7 @@ fn holder_may_learn_of_its_grant_when_another_has_released_its_own() {
     assert!(!explained(wiped(story(10, GONE), 63)));
     assert!(!explained(wiped(story(10, ""), 50)));
     // It may have been granted after all that.
-    assert!(!explained(wiped(told(10, None, GONE), 50)));
+    assert!(!explained(wiped(story_of(10, None, GONE), 50)));
 }
 
 #[test]
