@@ -129,6 +129,25 @@ mod tests {
     }
 
     #[test]
+    fn silent_waiters_let_more_be_called_until_there_are_enough_for_each() {
+        let mut watch = CallWatch::default();
+        watch.record(&[0], None, at(0));
+        let others: Vec<u32> = (1..33).collect();
+        watch.record(&others, None, at(250));
+        for other in &others[1..] {
+            watch.record(&[], Some(*other), at(251));
+        }
+        // Two are silent, and 33 were called, which are enough for one.
+        assert_eq!(watch.check_at(), Some(at(650)));
+        let more: Vec<u32> = (33..64).collect();
+        watch.record(&more, None, at(400));
+        for other in &more {
+            watch.record(&[], Some(*other), at(401));
+        }
+        assert_eq!(watch.check_at(), Some(at(1_000)), "64 are enough for two");
+    }
+
+    #[test]
     fn unused_capacity_is_checked_at_once_but_not_often() {
         let mut watch = CallWatch::default();
         watch.freed(at(0));
@@ -140,6 +159,8 @@ mod tests {
         assert_eq!(watch.check_at(), Some(at(4_000)));
         watch.record(&[3], None, at(30));
         assert_eq!(watch.check_at(), Some(at(280)), "another has looked, and challenged somebody");
+        watch.record(&[], Some(3), at(40));
+        assert_eq!(watch.check_at(), None, "what became free was checked");
     }
 
     #[test]

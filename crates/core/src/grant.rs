@@ -317,6 +317,19 @@ mod tests {
     }
 
     #[test]
+    fn listener_of_a_loss_of_before_may_register_another() {
+        let (trigger, signal) = LossTrigger::new();
+        trigger.fire(LossCause::Gone);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (inner, of_inner) = (signal.clone(), received.clone());
+        // It is called by the registration itself, which must not keep the list locked.
+        let outer =
+            signal.on_loss(move |_| drop(inner.on_loss(move |cause| of_inner.lock().unwrap().push(cause))));
+        assert_eq!(*received.lock().unwrap(), [LossCause::Gone]);
+        drop(outer);
+    }
+
+    #[test]
     fn panicking_listener_does_not_hide_the_loss_from_others() {
         let (trigger, signal) = LossTrigger::new();
         let received = Arc::new(Mutex::new(0));
@@ -340,5 +353,6 @@ mod tests {
         let proof = Proof::of(7u32);
         assert_eq!(proof.get::<u32>(), Some(&7));
         assert_eq!(proof.get::<u64>(), None);
+        assert!(!proof.is_none() && Proof::none().is_none());
     }
 }

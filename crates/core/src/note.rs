@@ -59,6 +59,7 @@ mod tests {
     fn a_note_is_cut_between_characters() {
         let long = "é".repeat(600);
         assert!(Note::new(&long).is_err());
+        assert!(Note::new(&"x".repeat(1024)).is_ok() && Note::new(&"x".repeat(1025)).is_err());
         let cut = Note::clipped(&long);
         assert_eq!(cut.as_str().len(), 1024);
         assert!(cut.as_str().chars().all(|c| c == 'é'));

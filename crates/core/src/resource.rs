@@ -182,6 +182,13 @@ mod tests {
         assert!(escaped.starts_with("%C3%A9%C3%A9%C3%A9%C3%A9~"));
         assert!(Resource::is_hashed(&escaped));
         assert_eq!(Resource::from_escaped(&escaped), None);
+        // The head ends where its last escaped character fits whole.
+        let fits = Resource::new(&"x".repeat(300)).unwrap().escaped(file_safe, 100);
+        assert_eq!(fits.len(), 24 + 1 + 32);
+        let short = Resource::new("orders/42").unwrap().escaped(file_safe, 100);
+        assert!(!Resource::is_hashed(&short), "{short}");
+        assert_eq!(Resource::from_escaped("a%2"), None);
+        assert_eq!(Resource::from_escaped("a%+2"), None);
     }
 
     proptest! {

@@ -137,6 +137,8 @@ mod tests {
         let (two, three) = (Share::permits(2, 5).unwrap(), Share::permits(3, 5).unwrap());
         assert!(two.covers(two) && three.covers(two) && !two.covers(three));
         assert!(Share::MUTEX.covers(Share::READER) && Share::WRITER.covers(Share::MUTEX));
+        let (two_of_readers, reader) = (Share::permits(2, u32::MAX).unwrap(), Share::READER);
+        assert!(two_of_readers.covers(reader) && !reader.covers(two_of_readers));
         assert!(Share::READER.covers(Share::READER) && !Share::READER.covers(Share::WRITER));
         assert!(!three.covers(Share::permits(2, 4).unwrap()), "another capacity is another promise");
     }

@@ -112,6 +112,14 @@ fn reader_behind_a_writer_waits_for_the_same_holders() {
 }
 
 #[test]
+fn holder_that_will_release_hides_no_deadlock_with_the_others() {
+    let lines = [line("a", &[(1, READER), (2, READER)]), line("b", &[(3, MUTEX)]), line("c", &[(4, MUTEX)])];
+    // The third waits for what comes free, and then releases its share of a.
+    let waits = [wait(1, "b", MUTEX, &[1]), wait(2, "a", WRITER, &[3]), wait(3, "c", MUTEX, &[2])];
+    assert_eq!(notes(&find(&waits, &lines)), [["2", "1"]], "the first reader never releases");
+}
+
+#[test]
 fn permits_deadlock_only_if_no_other_permit_can_be_freed() {
     let two = |weight| Share::permits(weight, 2).unwrap();
     let lines = [line("s", &[(1, two(1)), (2, two(1))]), line("a", &[(3, MUTEX)])];

@@ -222,6 +222,39 @@ fn no_sign_of_life_shortens_a_lease() {
     assert_eq!(ledger.entries()[0].until, now.after(LONG));
 }
 
+#[test]
+fn each_sign_of_life_extends_the_lease_from_its_own_moment() {
+    let (start, asked) = (Moment::from_millis(1), Moment::from_millis(101));
+    let mut ledger = Ledger::new(Fence::default());
+    ledger.contend(&ask(1, Share::MUTEX, Wait::No), start);
+    let note = Note::new("of the client that continues").unwrap();
+    let again = Ask { note: note.clone(), ..ask(1, Share::MUTEX, Wait::No) };
+    assert!(matches!(ledger.contend(&again, asked), Verdict::Granted(_)));
+    assert_eq!((ledger.entries()[0].until, &ledger.entries()[0].note), (asked.after(LEASE), &note));
+    let renewed = asked.after(LEASE / 2);
+    assert!(ledger.renew(id(1), LEASE, renewed));
+    assert_eq!(ledger.entries()[0].until, renewed.after(LEASE));
+}
+
+#[test]
+fn waiter_that_gives_up_lets_those_behind_it_be_called() {
+    let start = Moment::from_millis(1);
+    let mut ledger = reader_behind_a_writer(start);
+    let left = ledger.contend(&ask(2, Share::WRITER, Wait::No), start);
+    assert!(matches!(left, Verdict::Busy { ahead: 1, .. }), "{left:?}");
+    assert_eq!(ledger.called().map(|entry| entry.id).collect::<Vec<_>>(), [id(3)]);
+    assert_eq!(ledger.entries()[1].until, start.after(CALL_GRACE), "it has to answer");
+}
+
+#[test]
+fn new_waiter_looks_again_when_the_silence_of_the_one_in_its_way_is_long_enough() {
+    let start = Moment::from_millis(1);
+    let mut ledger = reader_behind_a_writer(start);
+    let later = start.after(CALL_GRACE / 4);
+    let busy = ledger.contend(&ask(4, Share::READER, Wait::Queued(LONG)), later);
+    assert_eq!(busy, Verdict::Busy { ahead: 3, earliest: start.after(CALL_GRACE) });
+}
+
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns a ledger in which a reader holds, a writer (2) waits, and a reader (3) behind it.

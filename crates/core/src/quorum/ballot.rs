@@ -473,6 +473,51 @@ mod tests {
     }
 
     #[test]
+    fn advice_names_what_arms_the_servers() {
+        let old = || Some(Mark { epoch: 9, run: "before".to_owned() });
+        let forgetful = |mark| Some(Ok(forgot(yours(0), mark)));
+        let down = || Some(Err(Failure::unavailable("down")));
+        let failure = |answers| {
+            let Verdict::Failed(failure) = verdict(answers) else { panic!("no failure") };
+            (failure.kind, failure.detail().to_owned())
+        };
+        let (kind, text) = failure(vec![forgetful(None), forgetful(None), down()]);
+        assert_eq!(kind, FailureKind::Unavailable);
+        assert!(text.contains("0 of 3 servers are armed, 2 are needed"), "{text}");
+        assert!(text.contains("servers that never served are armed once all of them answer"), "{text}");
+        // One that is armed, and one that is down and may be.
+        let (kind, text) = failure(vec![forgetful(None), Some(Ok(yours(1))), down()]);
+        assert_eq!(kind, FailureKind::Unavailable);
+        assert!(text.ends_with("it passes when those come back that do not answer"), "{text}");
+        // Even if the one that is down is armed, it is not enough.
+        let (kind, text) = failure(vec![forgetful(old()), forgetful(None), down()]);
+        assert_eq!(kind, FailureKind::Unsupported);
+        assert!(text.contains("a majority may have forgotten what was granted"), "{text}");
+    }
+
+    #[test]
+    fn failure_of_all_is_of_their_kind_and_any_other_may_pass() {
+        let of_kind = |kind| Failure::new(kind, Effect::None, "no");
+        let kind = |kinds: &[FailureKind]| {
+            let failures: Vec<Failure> = kinds.iter().map(|kind| of_kind(*kind)).collect();
+            common_kind(failures.iter())
+        };
+        assert_eq!(kind(&[FailureKind::Denied, FailureKind::Denied]), FailureKind::Denied);
+        assert_eq!(kind(&[FailureKind::Denied, FailureKind::Invalid]), FailureKind::Unavailable);
+        assert_eq!(kind(&[]), FailureKind::Unavailable);
+    }
+
+    #[test]
+    fn failure_is_reported_when_all_have_replied() {
+        let answers = || vec![Some(Err(silent())), Some(Err(silent())), None];
+        assert!(matches!(verdict(answers()), Verdict::Undecided), "the report is better with all replies");
+        assert!(matches!(ballot(answers()).verdict(Counting::Closed), Verdict::Failed(_)));
+        let tally = ballot(answers());
+        assert!(tally.has_replied(0) && !tally.has_replied(2) && !tally.has_replied(3));
+        assert!(!tally.saw_earlier_grant());
+    }
+
+    #[test]
     fn failure_lists_the_reply_of_each_member() {
         let lost = verdict(vec![Some(Err(silent())), Some(Ok(yours(1))), Some(Err(silent()))]);
         let Verdict::Failed(failure) = lost else { panic!("{lost:?}") };
