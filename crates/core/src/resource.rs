@@ -185,6 +185,8 @@ mod tests {
         // The head ends where its last escaped character fits whole.
         let fits = Resource::new(&"x".repeat(300)).unwrap().escaped(file_safe, 100);
         assert_eq!(fits.len(), 24 + 1 + 32);
+        let whole = "x".repeat(100);
+        assert_eq!(Resource::new(&whole).unwrap().escaped(file_safe, 100), whole, "it just fits");
         let short = Resource::new("orders/42").unwrap().escaped(file_safe, 100);
         assert!(!Resource::is_hashed(&short), "{short}");
         assert_eq!(Resource::from_escaped("a%2"), None);

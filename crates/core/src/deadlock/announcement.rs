@@ -177,8 +177,9 @@ mod tests {
         let id = ClaimId::from_bytes([3; 16]);
         let public = id.tag();
         assert_eq!(Tag::of_public(&public), Some(Tag::of(id)));
-        for text in ["", &public[1..], &format!("{public}0"), &"g".repeat(32), &format!("{}é", &public[2..])]
-        {
+        let signed = format!("+{}", &public[1..]);
+        let (long, strange) = (format!("{public}0"), format!("{}é", &public[2..]));
+        for text in ["", &public[1..], &long, &"g".repeat(32), &strange, &signed] {
             assert_eq!(Tag::of_public(text), None, "{text}");
         }
     }

@@ -61,6 +61,25 @@ fn cycle_is_reported_from_the_waiter_that_closed_it() {
 }
 
 #[test]
+fn each_wait_is_reported_behind_the_one_that_it_keeps_waiting() {
+    let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
+    let waits = [wait(9, "b", MUTEX, &[1]), wait(7, "c", MUTEX, &[2]), wait(8, "a", MUTEX, &[3])];
+    assert_eq!(notes(&find(&waits, &lines)), [["9", "7", "8"]]);
+}
+
+#[test]
+fn resources_that_others_wait_for_are_reported_in_their_order() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut lines: Vec<Snapshot> =
+        (1..).zip(names).map(|(claim, name)| line(name, &[(claim, MUTEX)])).collect();
+    lines.push(line("last", &[(9, WRITER)]));
+    let mut waits = vec![wait(99, "last", MUTEX, &[1, 2, 3, 4, 5, 6])];
+    waits.extend((1..).zip(names).map(|(number, name)| wait(number, name, MUTEX, &[9])));
+    let found = find(&waits, &lines);
+    assert_eq!(found[0].waits[0].holds, names.map(name));
+}
+
+#[test]
 fn chain_is_not_a_deadlock_even_if_it_ends_at_an_unknown_claim() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)])];
     assert_eq!(find(&[wait(1, "b", MUTEX, &[1])], &lines), []);
@@ -127,6 +146,9 @@ fn permits_deadlock_only_if_no_other_permit_can_be_freed() {
     assert_eq!(find(&waits, &lines), [], "the other permit comes free");
     let both = [waits[0].clone(), waits[1].clone(), wait(3, "a", MUTEX, &[2])];
     assert_eq!(find(&both, &lines).first().map(|found| found.waits.len()), Some(3));
+    // A holder that allows two in all counts for one that would allow more.
+    let five = [wait(1, "s", Share::permits(1, 5).unwrap(), &[3]), both[1].clone(), both[2].clone()];
+    assert_eq!(find(&five, &lines).first().map(|found| found.waits.len()), Some(3));
     let whole = [wait(1, "s", two(2), &[3]), wait(2, "a", MUTEX, &[1])];
     assert_eq!(notes(&find(&whole, &lines)), [["2", "1"]], "both permits are asked for");
 }
