@@ -18,7 +18,8 @@
 //! network is partitioned, is not reported: so each session is asked for a sign of life five times in the
 //! time for which a holder may count on it (the profile's
 //! [`Liveness::Heartbeat`](leasehold_core::Liveness)), counted from before the last request that was
-//! answered. The server must keep a silent session for longer than that, by what is set for the session when
+//! answered. In a new session it is counted from the end of the opening, because every lock is asked for later.
+//! The server must keep a silent session for longer than that, by what is set for the session when
 //! it is opened. So a holder knows of that loss before the server can give the lock to another client.
 //! A session that is over here is closed only when its holders know of the loss. A connection that something else
 //! ends is different: the server frees its locks at once, and the holders learn of it afterwards.

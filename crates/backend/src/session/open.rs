@@ -3,7 +3,7 @@
 //!
 //! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good
 //! again. The time of silence is counted on the clock that counts suspend, from before the last request
-//! that was answered.
+//! that was answered, and in a new session from the end of its opening.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,16 +33,17 @@ struct Heartbeat {
     is_over: AtomicBool,
     /// `true` while a request waits in the server, so that no other can be answered.
     is_waiting: AtomicBool,
-    /// The moment before the last request that was answered, in nanoseconds of the clock.
+    /// The moment before the last request that was answered, or that of the opening, in nanoseconds of the clock.
     last_answer: AtomicU64,
 }
 
 impl<S: Session> OpenSession<S> {
-    /// Watches a session that was opened after `asked_at`. `lose` is called once, when it is over.
+    /// Watches a session that was open at `opened_at`, before any lock was asked for. `lose` is called once, when it is
+    /// over.
     pub(crate) fn watch(
         number: u64,
         session: S,
-        (clock, asked_at): (Arc<dyn Clock>, Moment),
+        (clock, opened_at): (Arc<dyn Clock>, Moment),
         silence: Duration,
         permit: Option<OwnedSemaphorePermit>,
         lose: impl FnOnce() + Send + 'static,
@@ -53,7 +54,7 @@ impl<S: Session> OpenSession<S> {
             silence,
             is_over: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
-            last_answer: AtomicU64::new(asked_at.as_nanos()),
+            last_answer: AtomicU64::new(opened_at.as_nanos()),
         });
         let (watched, watched_heartbeat) = (session.clone(), heartbeat.clone());
         let watch = leasehold_machine::spawn(async move {

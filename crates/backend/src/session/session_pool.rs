@@ -117,8 +117,10 @@ impl<C: Sessions> SessionPool<C> {
         &self,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        let asked_at = self.clock.now();
         let session = self.sessions.open().await?;
+        // Each of its locks is asked for later, so that the server keeps it for longer than its holders count on.
+        // Opening takes many requests, and may have taken most of the time of silence.
+        let opened_at = self.clock.now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let silence = match self.sessions.profile().liveness {
             Liveness::Heartbeat { valid } => valid,
@@ -142,7 +144,7 @@ impl<C: Sessions> SessionPool<C> {
         Ok(Arc::new(OpenSession::watch(
             number,
             session,
-            (self.clock.clone(), asked_at),
+            (self.clock.clone(), opened_at),
             silence,
             permit,
             lose,

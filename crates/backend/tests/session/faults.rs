@@ -14,7 +14,7 @@ use leasehold_core::{
 };
 use tokio::time::Instant;
 
-use crate::store::{ANSWER_LIMIT, SILENCE, Server};
+use crate::store::{ANSWER_LIMIT, RuntimeClock, SILENCE, Server};
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(SteadyClock::new())
@@ -170,6 +170,40 @@ async fn silence_is_a_loss_before_the_server_may_end_the_session() {
         let cause = tokio::time::timeout(SILENCE * 2, signal.fired()).await.unwrap();
         assert_eq!(cause, LossCause::SessionEnded);
         assert!(began.elapsed() < SILENCE * 2, "reported after {:?}", began.elapsed());
+    }
+}
+
+/// The server is far away, and a session takes many round trips to open.
+#[tokio::test(start_paused = true)]
+async fn session_that_took_long_to_open_is_not_silent() {
+    for capacity in [Capacity::Many, ONE] {
+        for opening in [SILENCE * 9 / 10, SILENCE * 5] {
+            let server = Server::new();
+            server.open_in(opening);
+            let backend = server.client_by(capacity, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+            let held = claim("a");
+            let began = Instant::now();
+            let mut signal = hold(&backend, &held).await.lost.unwrap();
+            assert_eq!(began.elapsed(), opening);
+            tokio::time::sleep(SILENCE * 3).await;
+            assert_eq!(signal.fired().now_or_never(), None, "{capacity:?}, opened in {opening:?}");
+            assert!(matches!(renew(&backend, &held).await, Renewal::Alive));
+        }
+    }
+}
+
+/// No lock of the session was asked for before.
+#[tokio::test(start_paused = true)]
+async fn silence_of_a_new_session_counts_from_its_opening() {
+    for capacity in [Capacity::Many, ONE] {
+        let server = Server::new();
+        server.open_in(SILENCE / 2);
+        let backend = server.client_by(capacity, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+        let mut signal = hold(&backend, &claim("a")).await.lost.unwrap();
+        let granted = Instant::now();
+        server.fall_silent();
+        assert_eq!(signal.fired().await, LossCause::SessionEnded);
+        assert_eq!(granted.elapsed(), SILENCE);
     }
 }
 

@@ -16,13 +16,29 @@ use leasehold_backend::session::{
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
-    Resource, ResourceSummary, WaitMode,
+    Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Moment,
+    Profile, Resource, ResourceSummary, WaitMode,
 };
 use tokio::sync::watch;
 
 pub(crate) const SILENCE: Duration = Duration::from_millis(400);
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The time of the runtime, which a test may have paused.
+#[derive(Debug)]
+pub(crate) struct RuntimeClock(tokio::time::Instant);
+
+impl RuntimeClock {
+    pub(crate) fn new() -> RuntimeClock {
+        RuntimeClock(tokio::time::Instant::now())
+    }
+}
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> Moment {
+        Moment::START.after(self.0.elapsed())
+    }
+}
 
 /// The server.
 #[derive(Debug)]
@@ -54,6 +70,8 @@ struct State {
     at_next_close: Hook,
     /// The time that a wait takes to return after it was cancelled.
     slowness: Duration,
+    /// The time that it takes to open a session.
+    opening: Duration,
     fence: u64,
     opened: u64,
     most_open: usize,
@@ -137,6 +155,11 @@ impl Server {
     /// Takes so long from now on to end a wait that is cancelled.
     pub(crate) fn slow_down(&self, slowness: Duration) {
         self.change(|state| state.slowness = slowness);
+    }
+
+    /// Takes so long from now on to open a session.
+    pub(crate) fn open_in(&self, duration: Duration) {
+        self.change(|state| state.opening = duration);
     }
 
     /// Forgets all locks, but ends no session.
@@ -233,6 +256,10 @@ impl Sessions for MemorySessions {
     }
 
     async fn open(&self) -> Result<MemorySession, Failure> {
+        let opening = self.server.state.lock().unwrap().opening;
+        if !opening.is_zero() {
+            tokio::time::sleep(opening).await;
+        }
         let number = self.server.change(|state| {
             state.opened += 1;
             state.open.insert(state.opened);
