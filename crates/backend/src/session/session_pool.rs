@@ -1,7 +1,8 @@
 //! The sessions of one client.
 //!
-//! Ground rules: one task opens a session while the others wait for it. A session that is over is never
-//! handed out, and its end removes what it held before any task learns of it in another way.
+//! Ground rules: one task opens a session while the others wait for it, and share its failure: a server that does not
+//! answer is waited for once, and not by one task after another. A session that is over is never handed out, and its
+//! end removes what it held before any task learns of it in another way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +42,7 @@ impl<C: Sessions> SessionPool<C> {
             showing: Arc::new(Showing::new(claims.clone(), clock.clone())),
             clock,
             claims,
-            current: Arc::default(),
+            current: Arc::new(Current::new()),
             idle: Arc::default(),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
@@ -50,22 +51,37 @@ impl<C: Sessions> SessionPool<C> {
 
     /// Returns the session that holds many locks; a new one where the last has ended.
     pub(crate) async fn shared(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        let mut current = self.current.lock().await;
-        if let Some(open) = current.clone() {
+        let failed_before = self.current.failed.load(Ordering::SeqCst);
+        let mut place = self.current.place.lock().await;
+        if let Some(open) = place.open.clone() {
             if open.is_live() {
-                drop(current);
+                drop(place);
                 // Ended meanwhile, it was left in its place.
                 if !open.is_live() {
                     self.end(&open);
                 }
                 return Ok(open);
             }
-            *current = None;
+            place.open = None;
             self.end(&open);
         }
-        let open = self.open(None).await?;
-        *current = Some(open.clone());
-        Ok(open)
+        if self.current.failed.load(Ordering::SeqCst) != failed_before
+            && let Some(failure) = &place.failure
+        {
+            // Another task has tried it while this one waited.
+            return Err(failure.clone());
+        }
+        match self.open(None).await {
+            Ok(open) => {
+                *place = Place { open: Some(open.clone()), failure: None };
+                Ok(open)
+            }
+            Err(failure) => {
+                place.failure = Some(failure.clone());
+                self.current.failed.fetch_add(1, Ordering::SeqCst);
+                Err(failure)
+            }
+        }
     }
 
     /// Returns a session without a lock.
@@ -174,15 +190,35 @@ fn lock<S>(idle: &Idle<S>) -> MutexGuard<'_, Vec<Arc<OpenSession<S>>>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The place of the session that holds many locks.
-type Current<S> = tokio::sync::Mutex<Option<Arc<OpenSession<S>>>>;
+/// The session that holds many locks, which one task at a time may open.
+#[derive(Debug)]
+struct Current<S> {
+    place: tokio::sync::Mutex<Place<S>>,
+    /// The number of openings that failed.
+    failed: AtomicU64,
+}
+
+/// The outcome of the last opening.
+#[derive(Debug)]
+struct Place<S> {
+    /// The session, until it is over.
+    open: Option<Arc<OpenSession<S>>>,
+    failure: Option<Failure>,
+}
+
+impl<S> Current<S> {
+    fn new() -> Current<S> {
+        let place = tokio::sync::Mutex::new(Place { open: None, failure: None });
+        Current { place, failed: AtomicU64::new(0) }
+    }
+}
 
 /// Closes the session that holds many locks, if it is the one with this number: what the server still has for it would
 /// stay until the server notices its silence.
 fn close<S: Session>(current: &Current<S>, number: u64) {
     // A task that has the place now looks at the session itself.
-    if let Ok(mut current) = current.try_lock() {
-        drop(current.take_if(|open| open.number == number));
+    if let Ok(mut place) = current.place.try_lock() {
+        drop(place.open.take_if(|open| open.number == number));
     }
 }
 

@@ -207,6 +207,54 @@ async fn silence_of_a_new_session_counts_from_its_opening() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn tasks_of_an_unreachable_server_fail_together() {
+    let server = Server::new();
+    server.set_unreachable(true);
+    let backend = Arc::new(server.client_by(Capacity::Many, WaitMode::Polls, Arc::new(RuntimeClock::new())));
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..20)
+        .map(|number| {
+            let (backend, wanted) = (backend.clone(), claim(&format!("job/{number}")));
+            tokio::spawn(async move {
+                // Some come while a session is being opened.
+                tokio::time::sleep(ANSWER_LIMIT * (number % 2) / 2).await;
+                backend.contend(&wanted, &Patience::none(clock())).await.unwrap_err()
+            })
+        })
+        .collect();
+    for task in tasks {
+        let failure = task.await.unwrap();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    }
+    assert_eq!((began.elapsed(), server.attempts()), (ANSWER_LIMIT, 1));
+    // A task that comes afterwards asks anew.
+    backend.contend(&claim("a"), &Patience::none(clock())).await.unwrap_err();
+    assert_eq!((began.elapsed(), server.attempts()), (ANSWER_LIMIT * 2, 2));
+    server.set_unreachable(false);
+    hold(&*backend, &claim("a")).await;
+    // What failed before is of no matter when this session has ended.
+    server.end_all();
+    hold(&*backend, &claim("a")).await;
+    assert_eq!((server.attempts(), server.sessions()), (4, 1));
+}
+
+/// The task that opened it has left.
+#[tokio::test(start_paused = true)]
+async fn opening_that_was_given_up_fails_nobody_else() {
+    let server = Server::new();
+    server.open_in(ANSWER_LIMIT);
+    let backend = server.client_by(Capacity::Many, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+    let (first, second, patience) = (claim("a"), claim("b"), Patience::none(clock()));
+    let mut leaves = Box::pin(backend.contend(&first, &patience));
+    poll_pending(leaves.as_mut());
+    let mut stays = Box::pin(backend.contend(&second, &patience));
+    poll_pending(stays.as_mut());
+    drop(leaves);
+    assert!(matches!(stays.await, Ok(Step::Granted(_))));
+    assert_eq!((server.attempts(), server.opened()), (2, 1));
+}
+
 /// The server gives the locks of a session that is closed to others at once.
 #[tokio::test]
 async fn session_is_closed_only_when_its_holders_know_of_the_loss() {

@@ -72,6 +72,10 @@ struct State {
     slowness: Duration,
     /// The time that it takes to open a session.
     opening: Duration,
+    /// Nothing answers where the server should be.
+    is_unreachable: bool,
+    /// The number of attempts to open a session.
+    attempts: u64,
     fence: u64,
     opened: u64,
     most_open: usize,
@@ -162,6 +166,11 @@ impl Server {
         self.change(|state| state.opening = duration);
     }
 
+    /// Answers nobody who opens a session from now on, or does so again.
+    pub(crate) fn set_unreachable(&self, is_unreachable: bool) {
+        self.change(|state| state.is_unreachable = is_unreachable);
+    }
+
     /// Forgets all locks, but ends no session.
     pub(crate) fn forget(&self) {
         self.change(|state| state.locks.clear());
@@ -199,6 +208,11 @@ impl Server {
     /// Returns the number of sessions that were ever opened.
     pub(crate) fn opened(&self) -> u64 {
         self.state.lock().unwrap().opened
+    }
+
+    /// Returns the number of attempts to open a session.
+    pub(crate) fn attempts(&self) -> u64 {
+        self.state.lock().unwrap().attempts
     }
 
     pub(crate) fn locks(&self) -> usize {
@@ -256,7 +270,14 @@ impl Sessions for MemorySessions {
     }
 
     async fn open(&self) -> Result<MemorySession, Failure> {
-        let opening = self.server.state.lock().unwrap().opening;
+        let (opening, is_unreachable) = self.server.change(|state| {
+            state.attempts += 1;
+            (state.opening, state.is_unreachable)
+        });
+        if is_unreachable {
+            tokio::time::sleep(ANSWER_LIMIT).await;
+            return Err(Failure::unavailable("the server does not answer"));
+        }
         if !opening.is_zero() {
             tokio::time::sleep(opening).await;
         }
