@@ -17,6 +17,10 @@ use crate::sql::time;
 /// fences. Neither may open what this client uses.
 const FORM: i64 = 3;
 
+/// The time namespace of a database that no process uses any more, as its operator says. The bounds of its fences stay:
+/// without them a fence could be given out again.
+const MOVED: &str = "moved";
+
 /// Returns the statements that create the tables, to be read. Running them again changes nothing.
 pub fn schema(config: &SqliteConfig) -> String {
     format!("{}\n", statements(&config.table))
@@ -83,7 +87,8 @@ impl Machine {
 /// It does not prove a restart: containers on this very kernel read one of their own, or
 /// none. What is evidence is the clock that counts from the start: it shows less than a row says only after
 /// a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
-/// leases, as after any crash.
+/// leases, as after any crash. A database that was moved from another time namespace has no holders, and times of
+/// another clock.
 fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<Fences, Failure> {
     let (failed, table) = (|error| failure(config, error), &config.table);
     let meta = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
@@ -96,11 +101,14 @@ fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Re
         Some((oldest_client, ..)) if oldest_client > FORM => {
             return Err(unsupported(config, "its tables were made for a newer leasehold: update this one"));
         }
+        Some((.., there)) if there == MOVED => {
+            tracing::info!(database = %config, "the time namespace is another: claims from before are removed");
+        }
         Some((.., there)) if there != here.namespace => {
             let text = format!(
                 "it was last used in another time namespace, where time since the start of the machine is another: \
-                 use it from one time namespace; when no process uses it any more, `DELETE FROM {table}_meta` \
-                 makes it usable here"
+                 use it from one time namespace; when no process uses it any more, \
+                 `UPDATE {table}_meta SET namespace = '{MOVED}'` removes its claims and makes it usable here"
             );
             return Err(unsupported(config, &text));
         }
@@ -121,7 +129,7 @@ fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Re
             tracing::info!(database = %config, "the machine was started again: claims from before are removed");
         }
     }
-    // The holders from before the machine started again are gone. Fences stay.
+    // The holders from before the machine started again, or from another time namespace, are gone. Fences stay.
     let clear =
         format!("UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0");
     transaction.execute(&clear, []).map_err(failed)?;
@@ -254,6 +262,33 @@ mod tests {
             let refused = settle(&connection, &config, &there).unwrap_err();
             assert!(refused.detail().contains("time namespace"), "{refused}");
             assert!(is_held(&connection));
+        }
+    }
+
+    /// The clock there is behind the one here, or ahead of it.
+    #[test]
+    fn database_that_is_moved_keeps_fences_and_registers() {
+        for now in [5, 1_000_000] {
+            let (connection, config) = database();
+            let before = settle(&connection, &config, &machine("host", 1_000)).unwrap();
+            hold(&connection, 1_000);
+            connection
+                .execute("INSERT INTO leasehold_registers VALUES ('r', 'value', 7, 1, 1000, 1500)", [])
+                .unwrap();
+            let there = Machine { namespace: "boottime 86400 0".to_owned(), ..machine("host", now) };
+            let refused = settle(&connection, &config, &there).unwrap_err();
+            let advice = refused.detail().split('`').nth(1).unwrap();
+            assert_eq!(connection.execute(advice, []).unwrap(), 1, "{advice}");
+            let after = settle(&connection, &config, &there).unwrap();
+            assert!(after.low() > before.high(), "{after:?} after {before:?}");
+            assert!(!is_held(&connection), "no process uses it any more");
+            let kept = "SELECT lapses - origin, origin <= ?1 FROM leasehold_registers";
+            let kept: (i64, bool) =
+                connection.query_row(kept, [now], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            assert_eq!(kept, (500, true));
+            // It is of that namespace now, and of no other.
+            assert_eq!(settle(&connection, &config, &there).unwrap().low(), after.low());
+            settle(&connection, &config, &machine("host", 1_000)).unwrap_err();
         }
     }
 

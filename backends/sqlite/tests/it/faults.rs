@@ -93,12 +93,17 @@ async fn power_loss_takes_back_claims_and_no_fence() {
     }
     drop(before);
     // The thread of that client closes its connections in its own time, and removes the log with the last.
-    for boot in ["an earlier one", ""] {
+    for change in ["boot = 'an earlier one'", "boot = ''", "namespace = '1 2 3'"] {
         let dir = TestDir::new();
         for (file, synced) in files.iter().zip(&synced) {
             std::fs::write(dir.directory.path().join(file.file_name().unwrap()), synced).unwrap();
         }
-        dir.other().execute("UPDATE leasehold_meta SET boot = ?1", [boot]).unwrap();
+        dir.other().execute(&format!("UPDATE leasehold_meta SET {change}"), []).unwrap();
+        if change.starts_with("namespace") {
+            let refusal = dir.open("").await.unwrap_err();
+            let advice = refusal.detail().split('`').nth(1).unwrap();
+            assert_eq!(dir.other().execute(advice, []).unwrap(), 1, "{advice}");
+        }
         let row: i64 = dir.other().query_row("SELECT seq FROM leasehold", [], |row| row.get(0)).unwrap();
         assert!(row.unsigned_abs() < last.seq, "the row has an earlier fence: {row}");
         let after = dir.open("").await.unwrap();
