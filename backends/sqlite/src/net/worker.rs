@@ -56,7 +56,7 @@ impl Worker {
         let own = config.clone();
         let begun =
             std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(
-                move || match Database::open(own) {
+                move || match Database::open(own, Instant::now()) {
                     Ok(database) => {
                         let shared =
                             Arc::new(Shared { database: Mutex::new(database), queued: AtomicUsize::new(0) });
@@ -74,20 +74,20 @@ impl Worker {
         Ok(Worker { config, shared, jobs })
     }
 
-    /// Carries out `work`, and repeats it while others write, for up to the timeout. Nothing of it was done
-    /// if the database itself can no longer be opened.
+    /// Carries out `work`, and repeats it while others write, for up to the timeout from now. The time behind
+    /// other jobs counts, but it is tried once in any case. Nothing of it was done if the database itself can no
+    /// longer be opened.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         mut work: impl FnMut(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
-        let limit = self.config.timeout;
+        let (limit, begun) = (self.config.timeout, Instant::now());
         let (done, reply) = oneshot::channel();
         let job: Job = Box::new(move |shared| {
-            let begun = Instant::now();
             let mut pause = Pause::new();
             let outcome = loop {
                 // Not locked during the pause, so that callers may try meanwhile.
-                let outcome = shared.database().current().map(&mut work);
+                let outcome = shared.database().current(begun).map(&mut work);
                 match outcome {
                     Ok(Err(error)) if is_busy(&error) && begun.elapsed() < limit => {
                         std::thread::sleep(pause.next());
@@ -195,12 +195,13 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    fn open(mut config: SqliteConfig) -> Result<Database, Failure> {
+    /// Opens it, and waits for others that use it, for up to the timeout since `begun`.
+    fn open(mut config: SqliteConfig, begun: Instant) -> Result<Database, Failure> {
         // The working directory may change while the database is open.
         if let Ok(path) = std::path::absolute(&config.path) {
             config.path = path;
         }
-        let (begun, mut pause, mut reopened) = (Instant::now(), Pause::new(), 0);
+        let (mut pause, mut reopened) = (Pause::new(), 0);
         while reopened < MAX_REOPEN {
             let before = file_at(&config.path);
             let mut database = match open(&config) {
@@ -232,10 +233,10 @@ impl Database {
         )))
     }
 
-    /// Returns the database of the file that the path leads to now.
-    fn current(&mut self) -> Result<&mut Database, Failure> {
+    /// Returns the database of the file that the path leads to now, for a request that began at `begun`.
+    fn current(&mut self, begun: Instant) -> Result<&mut Database, Failure> {
         if !self.is_current() {
-            *self = Database::open(self.config.clone())?;
+            *self = Database::open(self.config.clone(), begun)?;
             tracing::warn!(database = %self.config, "the file was removed or replaced: all its locks are lost");
         }
         Ok(self)
@@ -391,7 +392,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("locks.db");
         let config = SqliteConfig::parse(&format!("sqlite:{}", path.display())).unwrap();
-        let mut database = Database::open(config).unwrap();
+        let mut database = Database::open(config, Instant::now()).unwrap();
         // The number of times that the log was begun is in its header.
         let begun = || {
             let log = std::fs::read(dir.path().join("locks.db-wal")).unwrap();

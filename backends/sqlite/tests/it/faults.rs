@@ -294,6 +294,45 @@ async fn locked_database_is_waited_for_and_then_reported() {
     assert!(tokio::join!(taking, ending).0.unwrap().is_some());
 }
 
+/// The time that each of them waited behind the others counts.
+#[tokio::test]
+async fn callers_of_a_locked_database_are_refused_together() {
+    let dir = TestDir::new();
+    let backend = dir.open("?timeout=500ms").await.unwrap();
+    let held: Vec<Claim> = (0..10).map(|number| claim(&format!("held/{number}"))).collect();
+    for held in &held {
+        try_take(&backend, held).await.unwrap().unwrap();
+    }
+    let other = dir.other();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = std::time::Instant::now();
+    let takers: Vec<_> = (0..10)
+        .map(|number| {
+            let backend = backend.clone();
+            tokio::spawn(async move { try_take(&backend, &claim(&format!("new/{number}"))).await })
+        })
+        .collect();
+    let releasers: Vec<_> = held
+        .into_iter()
+        .map(|held| {
+            let backend = backend.clone();
+            tokio::spawn(async move { backend.release(&[&held]).await.remove(0) })
+        })
+        .collect();
+    for taker in takers {
+        let refusal = taker.await.unwrap().unwrap_err();
+        assert!(refusal.detail().contains("open transaction"), "{refusal}");
+    }
+    for releaser in releasers {
+        let release = releaser.await.unwrap();
+        assert!(matches!(release, Release::Unknown(_)), "{release:?}");
+    }
+    assert!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
+    // Nothing is left of them, and a request that comes now is carried out.
+    other.execute_batch("COMMIT").unwrap();
+    assert!(try_take(&backend, &claim("new/0")).await.unwrap().is_some());
+}
+
 #[tokio::test]
 async fn files_that_cannot_be_used_are_refused_with_what_to_do() {
     let dir = TestDir::new();
