@@ -8,6 +8,7 @@ pub(crate) mod moving;
 mod registers;
 pub(crate) mod release;
 pub(crate) mod renew;
+mod watch_timeout;
 
 use std::fmt;
 use std::sync::Arc;

@@ -422,7 +422,7 @@ impl Drop for WaitScope<'_> {
 }
 
 /// Draws a new id for a slot, as random as those of claims.
-fn random_slot_id() -> Option<ClaimId> {
+pub(crate) fn random_slot_id() -> Option<ClaimId> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
     Some(ClaimId::from_bytes(bytes))

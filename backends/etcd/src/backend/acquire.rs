@@ -8,14 +8,14 @@
 //! takes what is free.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use leasehold_core::{
     Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_QUEUE, Moment, Patience, Proof, Step,
 };
 
 use crate::backend::moving::{hold, park, put_on};
-use crate::client::{Shared, WaitScope};
+use crate::backend::watch_timeout::WatchTimeout;
+use crate::client::{Shared, WaitScope, random_slot_id};
 use crate::net::error::Refusal;
 use crate::net::limiter::Permit;
 use crate::net::member::term;
@@ -30,7 +30,6 @@ use crate::protocol::queue::{Entry, admits, blockers};
 use crate::protocol::txn::{
     Erase, changed_at, created_at, into_range, nothing_before, nothing_since, op, version_is,
 };
-use crate::protocol::version::Watches;
 
 /// The queue as one answer showed it.
 #[derive(Debug)]
@@ -272,6 +271,10 @@ impl Call<'_> {
     /// transaction.
     async fn put_key(&self, condition: Option<Compare>) -> Result<QueueView, Failure> {
         let (shared, claim) = (self.shared, self.claim);
+        // Elsewhere a claim has one key only.
+        if shared.layout.has_slots() && shared.lease_table().is_erasing(claim.id) {
+            self.change_key().await?;
+        }
         let key_ref = shared.key_ref(claim);
         if key_ref.reused_by == ReusedBy::Others {
             return self.find_elsewhere().await;
@@ -343,6 +346,19 @@ impl Call<'_> {
                 Err(failure)
             }
         }
+    }
+
+    /// Ends the place of a claim whose key a request may remove that is still under way, and gives the claim a key
+    /// that no such request concerns.
+    async fn change_key(&self) -> Result<(), Failure> {
+        let (shared, claim) = (self.shared, self.claim);
+        let erase = shared.key_ref(claim).erase;
+        crate::backend::release::end(shared, &[claim.id], &[erase]).await?;
+        if let Some(fresh) = random_slot_id() {
+            let key_ref = shared.key_ref_in(claim, Slot::Reused(fresh));
+            shared.lease_table().change_key(claim.id, key_ref);
+        }
+        Ok(())
     }
 
     /// Looks at those ahead of a claim that is in the queue, and at itself. Takes what it waited for in the
@@ -448,7 +464,9 @@ impl Call<'_> {
         let (answer, _, asked_at) = self.fetch_queue(all, None).await?;
         let seen = self.read_answer(answer, asked_at)?;
         if seen.own.is_none() {
-            let key_ref = self.shared.key_ref_in(self.claim, Slot::Own);
+            let late = self.shared.lease_table().may_be_erased_late(self.claim.id);
+            let slot = random_slot_id().filter(|_| late).map_or(Slot::Own, Slot::Reused);
+            let key_ref = self.shared.key_ref_in(self.claim, slot);
             self.shared.lease_table().move_to(self.claim, key_ref);
         }
         Ok(seen)
@@ -486,30 +504,6 @@ impl Call<'_> {
     }
 }
 
-/// The time for which a watch is trusted on a server that may keep silent about a delete.
-///
-/// It does so when the watch is opened, if at all: so the first look comes early, and further ones, for
-/// streams that were opened anew, more and more rarely.
-struct WatchTimeout {
-    watches: Watches,
-    trusted: Duration,
-}
-
-impl WatchTimeout {
-    fn of(shared: &Shared) -> WatchTimeout {
-        WatchTimeout { watches: shared.watches, trusted: TRUSTED }
-    }
-
-    /// Waits until it is time to look again.
-    async fn expires(&mut self) {
-        match self.watches {
-            Watches::Complete => std::future::pending().await,
-            Watches::MayMiss => tokio::time::sleep(self.trusted).await,
-        }
-        self.trusted = (self.trusted * TRUSTED_MORE).min(TRUSTED_MOST);
-    }
-}
-
 /// Adds values that were read separately to keys.
 fn fill_in(queue: &mut [KeyValue], values: Vec<KeyValue>) {
     let mut values: HashMap<Vec<u8>, Vec<u8>> = values.into_iter().map(|kv| (kv.key, kv.value)).collect();
@@ -526,9 +520,6 @@ fn busy(ahead: usize) -> Step {
 
 const OVERLOADED: &str =
     "so much is asked for at once that the server did not come to this: ask for fewer locks at a time";
-const TRUSTED: Duration = Duration::from_secs(3);
-const TRUSTED_MORE: u32 = 8;
-const TRUSTED_MOST: Duration = Duration::from_secs(300);
 /// The number of looks that one call takes before it returns all the same.
 const MAX_LOOKS: u32 = 1_000;
 /// The number of attempts at a condition that others made untrue.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use leasehold_core::ClaimId;
 
 use crate::client::{LONGEST_PAUSE, Shared};
-use crate::protocol::txn::Erase;
 
 /// Starts the task. It ends when the client is gone.
 pub(crate) fn start(shared: &Arc<Shared>) {
@@ -80,13 +79,12 @@ async fn keep_waiting(shared: Arc<Shared>, leases: Vec<i64>) {
     }
 }
 
-async fn end(shared: Arc<Shared>, claims: Vec<(ClaimId, Erase)>) {
-    let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = claims.into_iter().unzip();
-    if let Err(failure) = crate::backend::release::end(&shared, &ids, &keys).await {
+async fn end(shared: Arc<Shared>, claims: Vec<ClaimId>) {
+    if let Err(failure) = crate::backend::release::end_due(&shared, &claims).await {
         tracing::debug!(%failure, "claims at their end are still there");
-        let again = shared.now().after(AGAIN);
+        let now = shared.now();
         let mut table = shared.lease_table();
-        ids.iter().for_each(|claim| table.end_later(*claim, again));
+        claims.iter().for_each(|claim| table.end_again(*claim, now, now.after(AGAIN)));
     }
 }
 

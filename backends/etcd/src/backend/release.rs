@@ -28,8 +28,8 @@ pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
         None => shared.layout.erase(claim, Slot::Own),
     };
     let keys: Vec<Erase> = both().map(key).collect();
-    let tracked: Vec<Option<ClaimId>> = both().map(|(claim, view)| view.as_ref().map(|_| claim.id)).collect();
-    let deleted = delete(shared, &tracked, &keys).await;
+    let ids: Vec<ClaimId> = batch.iter().map(|claim| claim.id).collect();
+    let deleted = delete(shared, &ids, &keys).await;
     let deleted = both().zip(deleted).map(async |((claim, view), deleted)| match (view, deleted) {
         (None, Ok(Answer { value: false, doubt })) if shared.layout.has_slots() => {
             let found = shared.delete_from_slot(claim).await?;
@@ -60,13 +60,20 @@ pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
 
 /// Ends claims of this client, for good.
 pub(crate) async fn end(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
-    let doubtful: Vec<i64> = {
-        let table = shared.lease_table();
-        claims.iter().filter_map(|claim| table.unsettled_lease(*claim)).collect()
-    };
-    settle(shared, doubtful.into_iter()).await.map_err(unsettled)?;
-    let tracked: Vec<Option<ClaimId>> = claims.iter().copied().map(Some).collect();
-    for deleted in delete(shared, &tracked, keys).await {
+    settle_all(shared, claims).await?;
+    for deleted in delete(shared, claims, keys).await {
+        deleted.map_err(unsettled)?;
+    }
+    Ok(())
+}
+
+/// Ends those of the claims that are still at their end, for good.
+pub(crate) async fn end_due(shared: &Shared, claims: &[ClaimId]) -> Result<(), Failure> {
+    settle_all(shared, claims).await?;
+    let now = shared.now();
+    let due = shared.lease_table().erasing_due(claims, now);
+    let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = due.into_iter().unzip();
+    for deleted in delete_counted(shared, &ids, &vec![true; ids.len()], &keys).await {
         deleted.map_err(unsettled)?;
     }
     Ok(())
@@ -74,25 +81,42 @@ pub(crate) async fn end(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> 
 
 /// Deletes the keys of claims. The states of tracked claims are updated before the request is
 /// sent and when it is answered.
-async fn delete(
+async fn delete(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
+    let counted: Vec<bool> = {
+        let mut table = shared.lease_table();
+        claims.iter().zip(keys).map(|(claim, erase)| table.erasing(*claim, &erase.key)).collect()
+    };
+    delete_counted(shared, claims, &counted, keys).await
+}
+
+/// Deletes the keys of claims, of which some are counted as about to be deleted.
+async fn delete_counted(
     shared: &Shared,
-    tracked: &[Option<ClaimId>],
+    claims: &[ClaimId],
+    counted: &[bool],
     keys: &[Erase],
 ) -> Vec<Result<Answer<bool>, Refusal>> {
     let now = shared.now();
-    {
-        let mut table = shared.lease_table();
-        tracked.iter().flatten().for_each(|claim| table.erasing(*claim));
-    }
     let deleted = shared.delete(keys).await;
     let mut table = shared.lease_table();
-    for (claim, deleted) in tracked.iter().zip(&deleted) {
-        if let (Some(claim), Ok(answer)) = (claim, deleted) {
-            table.erased(*claim, answer.doubt, now);
+    for (((claim, erase), is_counted), deleted) in claims.iter().zip(keys).zip(counted).zip(&deleted) {
+        match deleted {
+            Ok(answer) if *is_counted => table.erased(*claim, &erase.key, answer.doubt, now),
+            Ok(Answer { doubt: false, .. }) => {}
+            _ if *is_counted => {}
+            _ => table.erases_late(*claim),
         }
     }
     drop(table);
     deleted
+}
+
+async fn settle_all(shared: &Shared, claims: &[ClaimId]) -> Result<(), Failure> {
+    let doubtful: Vec<i64> = {
+        let table = shared.lease_table();
+        claims.iter().filter_map(|claim| table.unsettled_lease(*claim)).collect()
+    };
+    settle(shared, doubtful.into_iter()).await.map_err(unsettled)
 }
 
 async fn settle(shared: &Shared, doubtful: impl Iterator<Item = i64>) -> Result<(), Refusal> {

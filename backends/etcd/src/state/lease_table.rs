@@ -8,6 +8,7 @@
 //! unlocked, since a listener may need it.
 
 mod access;
+mod erasing;
 mod parking;
 
 pub(crate) use access::Access;
@@ -22,6 +23,7 @@ use crate::net::watcher::Wakeup;
 use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot, Slots};
 use crate::protocol::txn::{Erase, is_about_a_lease, lease_is};
 use crate::state::lease::{Purpose, ServerLease};
+use erasing::LateErases;
 
 /// All claims and leases.
 #[derive(Debug, Default)]
@@ -33,6 +35,7 @@ pub(crate) struct LeaseTable {
     /// Leases that are being opened.
     opening: HashMap<Purpose, usize>,
     slots: Slots,
+    late_erases: LateErases,
     /// The losses that were not reported yet.
     losses: Vec<(LossTrigger, LossCause)>,
 }
@@ -97,7 +100,7 @@ pub(crate) struct DueWork {
     pub(crate) keep: Vec<i64>,
     /// The same for leases on which claims only wait.
     pub(crate) keep_waiting: Vec<i64>,
-    pub(crate) end: Vec<(ClaimId, Erase)>,
+    pub(crate) end: Vec<ClaimId>,
     pub(crate) next: Option<Moment>,
 }
 
@@ -111,6 +114,11 @@ impl ClaimState {
     /// Returns when its key is removed, unless it is contended for before.
     fn end(&self) -> Moment {
         self.until.after(self.padding)
+    }
+
+    /// Returns `true` if no caller contends for the claim and its end has come.
+    fn is_due(&self, now: Moment) -> bool {
+        self.callers == 0 && self.end() <= now
     }
 
     /// Returns `true` if a late request could still create the key: it was sent under the present mark
@@ -197,7 +205,10 @@ impl LeaseTable {
     /// Returns the slot for a claim that is not tracked; `fresh` is a new id for one. [`LeaseTable::insert`] has
     /// to follow.
     pub(crate) fn slot(&mut self, claim: &Claim, fresh: Option<ClaimId>) -> Slot {
-        self.slots.take(&claim.resource, claim.share, fresh)
+        match self.slots.take(&claim.resource, claim.share, fresh) {
+            Slot::Own if self.late_erases.contains(claim.id) => fresh.map_or(Slot::Own, Slot::Reused),
+            slot => slot,
+        }
     }
 
     /// Tracks a claim that was not tracked, with one caller.
@@ -238,6 +249,9 @@ impl LeaseTable {
         if let Some(state) = self.claims.get_mut(&claim.id) {
             // It may be on the server, however little of this client's is.
             (state.key_ref, state.clear) = (key_ref, false);
+            if std::mem::take(&mut state.erasing) > 0 {
+                self.late_erases.insert(claim.id);
+            }
         }
     }
 
@@ -393,24 +407,6 @@ impl LeaseTable {
         lease.is_some_and(|lease| !lease.is_short_of(claim.ttl, from))
     }
 
-    /// Records that a request to remove the key is about to be sent.
-    pub(crate) fn erasing(&mut self, claim: ClaimId) {
-        if let Some(state) = self.claims.get_mut(&claim) {
-            state.erasing += 1;
-        }
-    }
-
-    /// Records that the request was answered: the key does not exist. `repeated` where it was sent more
-    /// than once.
-    pub(crate) fn erased(&mut self, claim: ClaimId, repeated: bool, now: Moment) {
-        if let Some(state) = self.claims.get_mut(&claim) {
-            state.keyless = true;
-            // A request that was sent before may arrive later, so it is counted for good.
-            state.erasing = state.erasing.saturating_sub(usize::from(!repeated));
-        }
-        self.ended(claim, now);
-    }
-
     /// Records that the key of the claim is gone. Requests for it may still be under way: then the claim
     /// is ended once more.
     fn ended(&mut self, claim: ClaimId, now: Moment) {
@@ -447,8 +443,15 @@ impl LeaseTable {
         self.claims.get(&claim).is_none_or(|state| state.clear)
     }
 
-    /// Records that an attempt to end the claim failed; it is tried again.
-    pub(crate) fn end_later(&mut self, claim: ClaimId, at: Moment) {
+    /// Records that an attempt to end a claim that is due failed; it is tried again.
+    pub(crate) fn end_again(&mut self, claim: ClaimId, now: Moment, at: Moment) {
+        if self.claims.get(&claim).is_some_and(|state| state.is_due(now)) {
+            self.end_later(claim, at);
+        }
+    }
+
+    /// Has the claim ended at that moment, unless a caller contends for it.
+    fn end_later(&mut self, claim: ClaimId, at: Moment) {
         if let Some(state) = self.claims.get_mut(&claim)
             && state.callers == 0
         {
@@ -523,7 +526,7 @@ impl LeaseTable {
             if let Some((trigger, _)) = state.loss.take() {
                 self.losses.push((trigger, LossCause::Expired));
             }
-            work.end.push((claim, state.key_ref.erase.clone()));
+            work.end.push(claim);
         }
         work
     }
@@ -546,6 +549,9 @@ impl LeaseTable {
         self.ends.remove(&(state.end(), claim));
         if let Some(lease) = self.leases.get_mut(&state.lease) {
             lease.claims = lease.claims.saturating_sub(1);
+        }
+        if state.erasing > 0 {
+            self.late_erases.insert(claim);
         }
         if state.is_key_reusable() {
             self.slots.put_back(&state.resource, state.share, state.key_ref.slot);
@@ -650,14 +656,14 @@ mod tests {
         assert!(!table.view(&claim(1, TEN), at(18_999)).unwrap().expired);
         assert!(table.view(&claim(1, TEN), at(19_000)).unwrap().expired);
         assert!(!table.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
-        assert_eq!(table.due_work(at(19_000), 10).end, [(id(1), key(1))]);
+        assert_eq!(table.due_work(at(19_000), 10).end, [id(1)]);
         assert_eq!(signal.cause(), None, "not before the lease table is unlocked");
         report(&mut table);
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         table.end_later(id(1), at(20_000));
         assert_eq!(table.due_work(at(20_000), 10).end.len(), 1);
-        table.erasing(id(1));
-        table.erased(id(1), false, at(20_000));
+        table.erasing(id(1), &[1]);
+        table.erased(id(1), &[1], false, at(20_000));
         assert_eq!(table.view(&claim(1, TEN), at(20_000)), None);
     }
 
@@ -672,7 +678,7 @@ mod tests {
         table.end_call(id(1), at(700));
         assert!(table.view(&claim(1, TEN), at(10_000)).unwrap().expired, "the client counts from before");
         assert_eq!(table.due_work(at(10_699), 10).end, []);
-        assert_eq!(table.due_work(at(10_700), 10).end, [(id(1), key(1))]);
+        assert_eq!(table.due_work(at(10_700), 10).end, [id(1)]);
     }
 
     #[test]
@@ -682,7 +688,7 @@ mod tests {
         table.sending(id(1), 0);
         table.end_call(id(1), at(5));
         assert_eq!(table.due_work(at(2_004), 10).end, [], "it may be asked for again");
-        assert_eq!(table.due_work(at(2_005), 10).end, [(id(1), key(1))]);
+        assert_eq!(table.due_work(at(2_005), 10).end, [id(1)]);
         insert(&mut table, 2, 1);
         table.end_call(id(2), at(5));
         assert_eq!(table.view(&claim(2, TEN), at(5)), None);
@@ -729,8 +735,8 @@ mod tests {
             put_key(table);
             table.granted(id(1), 7, at(10_000), Duration::ZERO);
             table.end_call(id(1), at(5));
-            table.erasing(id(1));
-            table.erased(id(1), false, at(6));
+            table.erasing(id(1), &[1]);
+            table.erased(id(1), &[1], false, at(6));
         }));
         assert!(is_used_again(|table| {
             put_key(table);
@@ -744,23 +750,23 @@ mod tests {
         let two_deletes = is_used_again(|table| {
             put_key(table);
             table.end_call(id(1), at(5));
-            table.erasing(id(1));
-            table.erasing(id(1));
-            table.erased(id(1), false, at(6));
+            table.erasing(id(1), &[1]);
+            table.erasing(id(1), &[1]);
+            table.erased(id(1), &[1], false, at(6));
         });
         assert!(!two_deletes, "one of them may still arrive");
         assert!(!is_used_again(|table| {
             put_key(table);
             table.end_call(id(1), at(5));
-            table.erasing(id(1));
-            table.erased(id(1), true, at(6));
+            table.erasing(id(1), &[1]);
+            table.erased(id(1), &[1], true, at(6));
         }));
         assert!(!is_used_again(|table| {
             table.sending(id(1), 0);
             table.mark_advanced(1, 1);
             table.end_call(id(1), at(5));
-            table.erasing(id(1));
-            table.erased(id(1), false, at(6));
+            table.erasing(id(1), &[1]);
+            table.erased(id(1), &[1], false, at(6));
         }));
         assert!(!is_used_again(|table| {
             put_key(table);
@@ -775,9 +781,63 @@ mod tests {
                 KeyRef { reused_by: ReusedBy::Others, ..key_ref(1, Slot::Reused(id(9))) },
             );
             table.end_call(id(1), at(5));
-            table.erasing(id(1));
-            table.erased(id(1), false, at(6));
+            table.erasing(id(1), &[1]);
+            table.erased(id(1), &[1], false, at(6));
         }));
+    }
+
+    #[test]
+    fn a_claim_whose_own_key_may_be_removed_late_gets_another_key() {
+        let mut table = table();
+        insert(&mut table, 1, 1);
+        put_key(&mut table);
+        table.end_call(id(1), at(0));
+        assert_eq!(table.due_work(at(2_000), 10).end, [id(1)]);
+        assert_eq!(table.erasing_due(&[id(1)], at(2_000)), [(id(1), key(1))]);
+        assert!(table.begin_call(id(1)) && table.is_erasing(id(1)));
+        // Its caller has its key removed, too.
+        table.change_key(id(1), key_ref(2, Slot::Reused(id(2))));
+        assert_eq!(table.key_ref(&claim(1, TEN)), Some(key_ref(1, Slot::Own)), "the key may exist");
+        assert!(table.erasing(id(1), &[1]));
+        table.erased(id(1), &[1], false, at(2_001));
+        table.change_key(id(1), key_ref(2, Slot::Reused(id(2))));
+        assert!(!table.is_erasing(id(1)));
+        put_key(&mut table);
+        let signal = table.granted(id(1), 7, at(12_000), Duration::ZERO).unwrap();
+        table.end_call(id(1), at(2_002));
+        // The answer about the key of before ends nothing, and neither does its absence.
+        table.erased(id(1), &[1], false, at(2_003));
+        table.end_again(id(1), at(2_003), at(3_003));
+        assert_eq!(table.due_work(at(11_999), 10).end, []);
+        assert_eq!((table.view(&claim(1, TEN), at(2_003)).unwrap().place, signal.cause()), (Some(7), None));
+        // What may remove the key of before does not concern one to which the claim moved.
+        assert!(table.erasing(id(1), &[2]));
+        table.move_to(&claim(1, TEN), key_ref(3, Slot::Own));
+        assert!(!table.is_erasing(id(1)) && table.may_be_erased_late(id(1)));
+        table.move_to(&claim(1, TEN), key_ref(2, Slot::Reused(id(2))));
+        // Removed for good by a request that was repeated, it is not tracked any more.
+        assert!(table.erasing(id(1), &[2]));
+        table.erased(id(1), &[2], true, at(2_004));
+        assert_eq!(table.view(&claim(1, TEN), at(2_004)), None);
+        assert_eq!(table.slot(&claim(1, TEN), Some(id(3))), Slot::Reused(id(3)));
+        assert_eq!(table.slot(&claim(2, TEN), Some(id(3))), Slot::Own);
+        table.erases_late(id(2));
+        assert_eq!(table.slot(&claim(2, TEN), Some(id(3))), Slot::Reused(id(3)));
+    }
+
+    #[test]
+    fn a_claim_that_is_contended_for_again_is_not_ended() {
+        let mut table = table();
+        insert(&mut table, 1, 1);
+        put_key(&mut table);
+        table.end_call(id(1), at(0));
+        assert_eq!(table.due_work(at(2_000), 10).end, [id(1)]);
+        table.begin_call(id(1));
+        assert_eq!(table.erasing_due(&[id(1)], at(2_001)), []);
+        table.granted(id(1), 7, at(12_001), Duration::ZERO);
+        table.end_call(id(1), at(2_002));
+        assert_eq!(table.erasing_due(&[id(1)], at(2_003)), []);
+        assert_eq!(table.erasing_due(&[id(1)], at(12_001)).len(), 1);
     }
 
     #[test]

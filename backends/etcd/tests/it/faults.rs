@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::*;
 use leasehold_core::{
     Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
-    Resource, Share,
+    Resource, Share, Step,
 };
 use leasehold_etcd::{EtcdBackend, EtcdConfig, EtcdProof};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
@@ -148,6 +148,32 @@ async fn a_release_that_arrives_late_spares_the_next_claim() {
         proxy.heal().unwrap();
         assert_still_held(&backend, &next, &grant).await;
         freed(&backend, &next).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_arrives_late_spares_the_same_claim() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let (proxy, url) = first_through_a_proxy(&server).await;
+    let other = connect(&server.url()).await;
+    for round in 0..8 {
+        let backend = connect(&url).await;
+        let name = format!("late/{round}");
+        let (held, claim) = (claim_of(&name, Share::MUTEX, LONG), claim_of(&name, Share::MUTEX, LONG));
+        try_take(&other, &held).await.unwrap();
+        let patience = Patience::unlimited(clock());
+        let (waits, waited, ends) = (backend.clone(), claim.clone(), patience.clone());
+        let waiter = tokio::spawn(async move { waits.contend(&waited, &ends).await.unwrap() });
+        wait_for_waiters(&other, &name, 1).await;
+        // The first server does not answer the request that ends the place, and the second one does.
+        proxy.hold(Way::ToServer);
+        patience.end();
+        assert!(matches!(waiter.await.unwrap(), Step::Busy(_)));
+        freed(&other, &held).await;
+        let grant = try_take(&backend, &claim).await.unwrap();
+        proxy.heal().unwrap();
+        assert_still_held(&backend, &claim, &grant).await;
+        freed(&backend, &claim).await;
     }
 }
 
