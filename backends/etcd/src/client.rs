@@ -110,24 +110,42 @@ impl Shared {
     }
 
     pub(crate) async fn lease_of(&self, purpose: Purpose) -> Result<ServerLease, Refusal> {
+        let mut waited_since = None;
         loop {
             let opened = self.opened.notified();
-            let choice = self.lease_table().choose_lease(purpose, self.now());
+            let choice = {
+                let mut table = self.lease_table();
+                // All that wait for an opening share its failure: one after the other they would fail far too late.
+                if let Some(refusal) = waited_since.and_then(|since| table.opening_refusal(purpose, since)) {
+                    // Nothing was sent for this one.
+                    return Err(Refusal::Failed(refusal.without_effect()));
+                }
+                table.choose_lease(purpose, self.now())
+            };
             match choice {
                 LeaseChoice::On(lease) => return Ok(lease),
-                LeaseChoice::Open => return self.open_lease(purpose).await,
+                LeaseChoice::Open => {
+                    // Released on every way out, after the lease or the failure is known to others.
+                    let _reservation = Reservation { shared: self, purpose };
+                    let opened = self.open_lease(purpose).await;
+                    if let Err(refusal) = &opened {
+                        self.lease_table().opening_failed(purpose, refusal.clone());
+                    }
+                    return opened;
+                }
                 // Bounded by the limit of the request that they wait for.
-                LeaseChoice::Soon => tokio::select! {
-                    () = opened => {}
-                    () = tokio::time::sleep(LEASE_POLL) => {}
-                },
+                LeaseChoice::Soon(failed) => {
+                    waited_since.get_or_insert(failed);
+                    tokio::select! {
+                        () = opened => {}
+                        () = tokio::time::sleep(LEASE_POLL) => {}
+                    }
+                }
             }
         }
     }
 
     async fn open_lease(&self, purpose: Purpose) -> Result<ServerLease, Refusal> {
-        // Released on every way out, after the lease is known to others.
-        let _reservation = Reservation { shared: self, purpose };
         let seconds = purpose.seconds();
         let mut last = Refusal::LeaseExists;
         for _ in 0..OPENINGS {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment, Resource, Share};
 
+use crate::net::error::Refusal;
 use crate::net::watcher::Wakeup;
 use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot, Slots};
 use crate::protocol::txn::{Erase, is_about_a_lease, lease_is};
@@ -32,12 +33,21 @@ pub(crate) struct LeaseTable {
     claims: HashMap<ClaimId, ClaimState>,
     /// The ends of claims without a caller, the earliest first.
     ends: BTreeSet<(Moment, ClaimId)>,
-    /// Leases that are being opened.
-    opening: HashMap<Purpose, usize>,
+    openings: HashMap<Purpose, Openings>,
     slots: Slots,
     late_erases: LateErases,
     /// The losses that were not reported yet.
     losses: Vec<(LossTrigger, LossCause)>,
+}
+
+/// The openings of leases of one purpose.
+#[derive(Debug, Default)]
+struct Openings {
+    /// The number of those that are under way.
+    under_way: usize,
+    /// The number of those that failed so far.
+    failed: u64,
+    last_refusal: Option<Refusal>,
 }
 
 /// One claim.
@@ -90,8 +100,8 @@ pub(crate) enum LeaseChoice {
     On(ServerLease),
     /// A lease that has to be opened first.
     Open,
-    /// Others are opening the first lease of this length.
-    Soon,
+    /// Others are opening the first lease of this length. So many openings had failed before.
+    Soon(u64),
 }
 
 /// The work that is due now, and the moment to look again at the latest.
@@ -138,14 +148,14 @@ impl LeaseTable {
         let same = self.leases.values().filter(|lease| purpose.suits(lease, now));
         let open = same.clone().count();
         let emptiest = same.min_by_key(|lease| (lease.claims, lease.id));
-        let opening = self.opening.entry(purpose).or_default();
+        let openings = self.openings.entry(purpose).or_default();
         match emptiest {
-            Some(lease) if lease.claims == 0 || open + *opening >= purpose.max_leases() => {
+            Some(lease) if lease.claims == 0 || open + openings.under_way >= purpose.max_leases() => {
                 LeaseChoice::On(lease.clone())
             }
-            None if *opening > 0 => LeaseChoice::Soon,
+            None if openings.under_way > 0 => LeaseChoice::Soon(openings.failed),
             _ => {
-                *opening += 1;
+                openings.under_way += 1;
                 LeaseChoice::Open
             }
         }
@@ -173,9 +183,21 @@ impl LeaseTable {
     }
 
     pub(crate) fn opening_ended(&mut self, purpose: Purpose) {
-        if let Some(opening) = self.opening.get_mut(&purpose) {
-            *opening = opening.saturating_sub(1);
+        if let Some(openings) = self.openings.get_mut(&purpose) {
+            openings.under_way = openings.under_way.saturating_sub(1);
         }
+    }
+
+    /// Records that no lease was opened, for all that wait for it.
+    pub(crate) fn opening_failed(&mut self, purpose: Purpose, refusal: Refusal) {
+        let openings = self.openings.entry(purpose).or_default();
+        (openings.failed, openings.last_refusal) = (openings.failed + 1, Some(refusal));
+    }
+
+    /// Returns why a lease was not opened; `None` if no more than `before` openings have failed.
+    pub(crate) fn opening_refusal(&self, purpose: Purpose, before: u64) -> Option<Refusal> {
+        let openings = self.openings.get(&purpose).filter(|openings| openings.failed > before)?;
+        openings.last_refusal.clone()
     }
 
     pub(crate) fn lease(&self, id: i64) -> Option<&ServerLease> {
@@ -620,7 +642,7 @@ mod tests {
                     table.opening_ended(ELEVEN);
                     table.opened(next, ELEVEN, TEN, at(0)).id
                 }
-                LeaseChoice::Soon => panic!("nothing is being opened"),
+                LeaseChoice::Soon(_) => panic!("nothing is being opened"),
             };
             insert(&mut table, n, lease);
         }
@@ -633,8 +655,11 @@ mod tests {
     fn the_first_lease_is_opened_once_and_a_free_one_is_used_again() {
         let mut table = LeaseTable::default();
         assert!(matches!(table.choose_lease(ELEVEN, at(0)), LeaseChoice::Open));
-        assert!(matches!(table.choose_lease(ELEVEN, at(0)), LeaseChoice::Soon));
+        assert!(matches!(table.choose_lease(ELEVEN, at(0)), LeaseChoice::Soon(0)));
+        assert!(table.opening_refusal(ELEVEN, 0).is_none());
+        table.opening_failed(ELEVEN, Refusal::LeaseExists);
         table.opening_ended(ELEVEN);
+        assert!(table.opening_refusal(ELEVEN, 0).is_some() && table.opening_refusal(ELEVEN, 1).is_none());
         assert!(matches!(table.choose_lease(ELEVEN, at(0)), LeaseChoice::Open));
         table.opened(1, ELEVEN, TEN, at(0));
         table.opening_ended(ELEVEN);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, Put, Registers, Resource, Share};
+use leasehold_core::{Backend, FailureKind, Patience, Put, Registers, Resource, Share};
 use leasehold_testkit::{EtcdCluster, Proxy};
 
 const LONG: Duration = Duration::from_secs(90);
@@ -56,6 +56,32 @@ async fn while_a_cluster_is_down_a_client_asks_little() {
     }
     drop(holder.release(&[&held]).await);
     first.await.unwrap().expect("a waiter slept through the end of an outage");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_wait_for_a_lease_learn_that_none_is_opened() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let client = connect(&format!("{}/?timeout=1s", server.url())).await;
+    server.stop(0).unwrap();
+    let began_at = clock().now();
+    let tries: Vec<_> = (0..50)
+        .map(|n| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                client.contend(&mutex(&format!("job/{n}")), &Patience::none(clock())).await.unwrap_err()
+            })
+        })
+        .collect();
+    for tried in tries {
+        let failure = tried.await.unwrap();
+        assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    }
+    let took = clock().now().since(began_at);
+    assert!(took < Duration::from_secs(10), "the last one failed after {took:?}");
+    server.resume(0).unwrap();
+    let claim = mutex("job");
+    take(&client, &claim, LONG).await.expect("a client does not come back after an outage");
+    freed(&client, &claim).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
