@@ -64,6 +64,15 @@ pub(crate) fn judge(status: &Status) -> Advice {
         let detail = format!("no etcd server can be reached: {}", root_cause(status));
         return Advice::TryElsewhere(Failure::unavailable(detail));
     }
+    // An error that did not come from a server: the connection broke, or something else listens there. Its code is
+    // made up from the cause, and says nothing about what the server did.
+    if status.source().is_some() {
+        let detail = format!(
+            "the connection to an etcd server broke ({}): check that it speaks etcd, and TLS where the URL says etcds://",
+            root_cause(status)
+        );
+        return Advice::TryElsewhere(Failure::unanswered(detail));
+    }
     let has = |part: &str| status.message().contains(part);
     match status.code() {
         Code::NotFound if has("requested lease not found") => Advice::GiveUp(Refusal::NoSuchLease),
@@ -83,7 +92,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
                 advice,
             )))
         }
-        Code::ResourceExhausted => {
+        Code::ResourceExhausted if has("too many requests") => {
             Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::None, ""))
         }
         Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(failure_of(
@@ -113,15 +122,6 @@ pub(crate) fn judge(status: &Status) -> Advice {
         | Code::InvalidArgument
         | Code::FailedPrecondition
         | Code::OutOfRange => Advice::GiveUp(Refusal::Failed(refused(status))),
-        // An error that did not come from a server: the connection broke, or something else listens
-        // there.
-        _ if status.source().is_some() => {
-            let detail = format!(
-                "the connection to an etcd server broke ({}): check that it speaks etcd, and TLS where the URL says etcds://",
-                root_cause(status)
-            );
-            Advice::TryElsewhere(Failure::unanswered(detail))
-        }
         _ => Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::Unknown, "")),
     }
 }
@@ -193,6 +193,39 @@ mod tests {
         assert_eq!(effect(Code::Internal, "h2 protocol error"), Effect::Unknown);
         assert_eq!(effect(Code::Unavailable, "etcdserver: no leader"), Effect::None);
         assert_eq!(effect(Code::ResourceExhausted, "etcdserver: too many requests"), Effect::None);
+    }
+
+    #[test]
+    fn a_broken_connection_has_unknown_effect_under_every_code() {
+        let codes = [
+            Code::ResourceExhausted,
+            Code::PermissionDenied,
+            Code::InvalidArgument,
+            Code::FailedPrecondition,
+            Code::OutOfRange,
+            Code::Unauthenticated,
+            Code::Unavailable,
+            Code::Cancelled,
+        ];
+        for code in codes {
+            // The text of the cause may be any.
+            let mut status = Status::new(code, "h2 protocol error: no leader");
+            status.set_source(std::sync::Arc::new(std::io::Error::other(
+                "connection error received: enhance your calm",
+            )));
+            let advice = judge(&status);
+            let Advice::TryElsewhere(failure) = &advice else { panic!("{code:?}: {advice:?}") };
+            assert_eq!(failure.effect, Effect::Unknown, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_too_large_has_unknown_effect() {
+        let text = "grpc: trying to send message larger than max (3000000 vs. 2097152)";
+        let Advice::TryElsewhere(failure) = judge(&Status::new(Code::ResourceExhausted, text)) else {
+            panic!()
+        };
+        assert_eq!(failure.effect, Effect::Unknown);
     }
 
     #[test]
