@@ -4,8 +4,9 @@
 //! newer; after a loss the connection is closed, which says the same.
 
 use std::future::poll_fn;
+use std::io;
 use std::os::fd::OwnedFd;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold::backend::Moment;
@@ -83,8 +84,7 @@ impl Followers {
     /// Waits until one of them has ended, and forgets it; for ever without one.
     pub(crate) async fn changed(&mut self) {
         poll_fn(|cx| {
-            // They say nothing after their request, so what can be read is the end.
-            let ended = self.all.iter().position(|follower| follower.stream.poll_read_ready(cx).is_ready());
+            let ended = self.all.iter().position(|follower| has_ended(&follower.stream, cx));
             match ended {
                 Some(ended) => {
                     drop(self.all.swap_remove(ended));
@@ -103,6 +103,20 @@ impl Followers {
         let has = |follower: &Follower| follower.callers.iter().any(|caller| processes.contains(caller));
         self.all.iter().any(|follower| peer(&follower.stream).is_some_and(is_among) || has(follower))
     }
+}
+
+/// Looks whether the other side has closed its connection; if not, the task is woken when it may have.
+fn has_ended(stream: &UnixStream, cx: &mut Context<'_>) -> bool {
+    // The request can have left the stream marked as ready, if it filled the buffer. A read that finds nothing takes
+    // the mark away.
+    while stream.poll_read_ready(cx).is_ready() {
+        match stream.try_read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // Nothing follows a request, so a byte is an end, too.
+            _ => return true,
+        }
+    }
+    false
 }
 
 /// Returns the process at the other side of a connection, if this process may see it.

@@ -1,6 +1,6 @@
 //! Keepers of sections under attack: waits for oneself, other networks, and impostors.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -194,6 +194,34 @@ fn keeper_with_few_descriptors_refuses_and_is_still_there() {
     running.type_in("\n");
     running.line_with("code 0");
     assert!(!running.end().out.contains("nested"));
+}
+
+#[test]
+fn follower_stays_whatever_the_length_of_its_request() {
+    let sandbox = Sandbox::new();
+    let running = script(
+        &sandbox,
+        &format!("{BEGIN}; echo owner $LEASEHOLD_OWNER; echo keeper $LEASEHOLD_KEEPER; read -r _"),
+    );
+    let tag = running.line_with("owner").replace("owner ", "");
+    let address = address(&running);
+    // A keeper first reads into a buffer of 64 bytes. A read that fills it does not say whether more is to come.
+    for (length, digits) in [(63, vec![14]), (64, vec![15]), (65, vec![16]), (128, vec![13; 4])] {
+        let callers: String =
+            digits.iter().map(|digits| format!(" 1234567.{}", "1".repeat(*digits))).collect();
+        let request = format!("follow {tag}{callers}\n");
+        assert_eq!(request.len(), length, "{request}");
+        let mut stream = UnixStream::connect_addr(&address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reports = BufReader::new(&stream);
+        let mut report = String::new();
+        reports.read_line(&mut report).unwrap();
+        assert_eq!(report, "held\n", "a request of {length} bytes");
+        stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let next = reports.read_line(&mut report);
+        assert!(next.is_err(), "a request of {length} bytes: {next:?} {report}");
+    }
 }
 
 #[test]
