@@ -322,9 +322,10 @@ impl<'a> Job<'a> {
                 self.signal(Signal::CONT);
                 let end = self.clock.now().after(grace);
                 self.kill_at = Some(end);
-                // From now on the warden only enforces the end of the grace period.
-                self.warden.send(Message::Until(end, Duration::ZERO));
-                format!("the command was sent TERM, and is killed in {}", duration(grace))
+                // From now on the warden only enforces the end of the grace period. If this process was stopped, the
+                // warden has sent TERM already, and kills when the grace period since then is over.
+                self.warden.send(Message::Kill(end));
+                format!("the command was sent TERM, and is killed within {}", duration(grace))
             }
             Loss::Kill => {
                 self.kill_all();

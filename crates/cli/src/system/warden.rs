@@ -69,6 +69,8 @@ pub(crate) enum Message {
     Wait,
     /// Without another message by then: TERM, and KILL after the grace period.
     Until(Moment, Duration),
+    /// The lease is over and TERM was sent: KILL at this time, or earlier if the warden has sent TERM before.
+    Kill(Moment),
     /// The command is this process, and is not in the warden's group.
     Command(Pid),
     /// The command has ended: the warden ends too, and kills nothing.
@@ -174,6 +176,7 @@ impl Message {
         match self {
             Message::Wait => "wait\n".to_owned(),
             Message::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
+            Message::Kill(at) => format!("kill {}\n", at.as_nanos()),
             Message::Command(pid) => format!("command {}\n", pid.as_raw_pid()),
             Message::Done => "done\n".to_owned(),
         }
@@ -187,6 +190,9 @@ impl Message {
             ("command", Some(pid), None) => {
                 let pid = pid.parse().ok().filter(|pid| *pid > 0);
                 pid.and_then(Pid::from_raw).map(Message::Command)
+            }
+            ("kill", Some(nanos), None) => {
+                nanos.parse().ok().map(|nanos| Message::Kill(Moment::from_nanos(nanos)))
             }
             ("until", Some(nanos), Some(grace)) => Some(Message::Until(
                 Moment::from_nanos(nanos.parse().ok()?),
@@ -239,11 +245,23 @@ enum Target {
 }
 
 /// The next step of the warden if no other message comes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Never,
     Term(Moment, Duration),
     Kill(Moment),
+}
+
+impl Next {
+    /// Returns the step after leasehold has said when to kill. A grace period that runs already is not put off: a
+    /// leasehold that was stopped sees the loss later than the warden.
+    fn kill(self, at: Moment) -> Next {
+        let at = at.after(PRECEDENCE);
+        match self {
+            Next::Kill(earlier) => Next::Kill(earlier.min(at)),
+            Next::Never | Next::Term(..) => Next::Kill(at),
+        }
+    }
 }
 
 impl WardenLoop {
@@ -267,6 +285,7 @@ impl WardenLoop {
             match message {
                 Some(Message::Done) => return false,
                 Some(Message::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
+                Some(Message::Kill(at)) => self.next = self.next.kill(at),
                 Some(Message::Wait) => self.next = Next::Never,
                 // A process that has ended has no handle, and its id may be another's by now.
                 Some(Message::Command(pid)) => match handle(pid) {
@@ -393,11 +412,24 @@ mod tests {
             Message::Done,
             Message::Command(getpid()),
             Message::Until(Moment::from_nanos(u64::MAX), Duration::from_millis(7)),
+            Message::Kill(Moment::from_nanos(u64::MAX)),
         ] {
             assert_eq!(Message::read(message.line().trim_end()), Some(message));
         }
-        for nonsense in ["", "until", "until 1", "until x 1", "done now", "wait 1", "DONE"] {
+        for nonsense in
+            ["", "until", "until 1", "until x 1", "kill", "kill 1 1", "done now", "wait 1", "DONE"]
+        {
             assert_eq!(Message::read(nonsense), None, "{nonsense}");
         }
+    }
+
+    #[test]
+    fn grace_period_that_runs_is_not_put_off() {
+        let at = |seconds| Moment::START.after(Duration::from_secs(seconds));
+        let by_leasehold = |seconds| Next::Kill(at(seconds).after(PRECEDENCE));
+        assert_eq!(Next::Term(at(1), Duration::from_secs(5)).kill(at(9)), by_leasehold(9));
+        assert_eq!(Next::Never.kill(at(9)), by_leasehold(9));
+        assert_eq!(Next::Kill(at(5)).kill(at(9)), Next::Kill(at(5)));
+        assert_eq!(Next::Kill(at(5)).kill(at(3)), by_leasehold(3));
     }
 }

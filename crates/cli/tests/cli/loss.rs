@@ -205,6 +205,25 @@ fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
 }
 
 #[test]
+fn leasehold_that_continues_does_not_extend_the_grace() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let running = sandbox.start(
+        &["--ttl", "1s", "--grace", "3s", "job"],
+        "trap 'echo asked' TERM; echo ready; while :; do sleep 0.1; done",
+    );
+    running.line_with("ready");
+    running.stop();
+    // From here on the grace period runs for the warden, which kills when it is over.
+    running.line_with("asked");
+    std::thread::sleep(Duration::from_millis(1500));
+    running.signal(Signal::CONT);
+    let ended = running.end().expect(76).says("job was lost");
+    // leasehold itself would have killed at the end of a grace period of its own.
+    assert!(!ended.err.contains("and was killed"), "{ended:?}");
+}
+
+#[test]
 fn renewals_continue_while_the_command_runs() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
