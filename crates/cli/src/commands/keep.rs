@@ -151,7 +151,7 @@ impl Section<'_> {
             Some(signal) => {
                 let mut warden = Warden::of_caller(hold.lives(), self.caller, signal)?;
                 // Before the report: from then on the script relies on it, even if this process is stopped at once.
-                warden.send(message(hold.remaining()));
+                warden.send(message(hold.end()));
                 Some(warden)
             }
             None => None,

@@ -338,12 +338,12 @@ impl<'a> Job<'a> {
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
     fn update_warden(&mut self) {
-        let Some(remaining) = self.leases.remaining() else { return };
+        let Some(end) = self.leases.end() else { return };
         let message = match self.request.on_lost {
             Loss::Ignore => Message::Wait,
-            _ if remaining == Duration::MAX => Message::Wait,
-            Loss::Term(grace) => Message::Until(self.clock.now().after(remaining), grace),
-            Loss::Kill => Message::Until(self.clock.now().after(remaining), Duration::ZERO),
+            _ if end == Moment::NEVER => Message::Wait,
+            Loss::Term(grace) => Message::Until(end, grace),
+            Loss::Kill => Message::Until(end, Duration::ZERO),
         };
         self.warden.send(message);
     }

@@ -157,7 +157,7 @@ impl WatchedSection<'_> {
         if let Some(warden) = &mut self.warden {
             // A script that has left its section is not to be ended while the release takes its time.
             let is_left = self.is_over && !self.leases.is_lost();
-            warden.send(if is_left { Message::Wait } else { message(self.leases.remaining()) });
+            warden.send(if is_left { Message::Wait } else { message(self.leases.end()) });
         }
         if !self.leases.is_lost() {
             self.followers.report(&report(&self.leases));
@@ -233,13 +233,11 @@ async fn ended(caller: &Caller, script_fd: Option<ScriptFd>) {
     }
 }
 
-/// Returns what the warden is to do next, by the time that the leases last.
-pub(crate) fn message(remaining: Option<Duration>) -> Message {
-    match remaining {
-        Some(remaining) if remaining != Duration::MAX => {
-            Message::Until(SystemClock.now().after(remaining), Duration::ZERO)
-        }
-        Some(_) => Message::Wait,
+/// Returns what the warden is to do next, by the end of the leases.
+pub(crate) fn message(end: Option<Moment>) -> Message {
+    match end {
+        Some(Moment::NEVER) => Message::Wait,
+        Some(end) => Message::Until(end, Duration::ZERO),
         // After a loss, the caller was sent its signal.
         None => Message::Done,
     }
@@ -247,9 +245,9 @@ pub(crate) fn message(remaining: Option<Duration>) -> Message {
 
 /// Returns what those that follow this section may rely on.
 fn report(leases: &LeaseWatch<'_>) -> Report {
-    match leases.remaining() {
-        Some(remaining) if remaining != Duration::MAX => Report::Until(SystemClock.now().after(remaining)),
-        _ => Report::Held,
+    match leases.end() {
+        Some(Moment::NEVER) | None => Report::Held,
+        Some(end) => Report::Until(end),
     }
 }
 

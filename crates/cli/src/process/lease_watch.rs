@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use leasehold::backend::Moment;
 use leasehold::{Guard, Resource, State};
 
 use crate::output::status::{Event, Status};
@@ -82,8 +83,13 @@ impl<'a> LeaseWatch<'a> {
     }
 
     /// Returns the time for which all are held without another renewal; `None` after a loss.
-    pub(crate) fn remaining(&self) -> Option<Duration> {
+    fn remaining(&self) -> Option<Duration> {
         if self.is_lost { None } else { self.hold.remaining() }
+    }
+
+    /// Returns the moment until which all are held without another renewal; `None` after a loss.
+    pub(crate) fn end(&self) -> Option<Moment> {
+        if self.is_lost { None } else { self.hold.end() }
     }
 
     /// Returns the time after which a renewal may have changed what remains.

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold::backend::Clock;
+use leasehold::backend::{Clock, Moment};
 use leasehold::local::LivenessHandle;
 use leasehold::{
     Client, Fence, Guard, Lock, LockRequest, MultiGuard, MultiLock, Note, Owner, Resource, Result, Snapshot,
@@ -187,6 +187,13 @@ impl LockHold {
     pub(crate) fn remaining(&self) -> Option<Duration> {
         let own = self.guards().iter().map(Guard::remaining);
         own.chain(self.followed.iter().map(Followed::remaining)).min()
+    }
+
+    /// Returns the moment until which all are held without another renewal, for processes that act on it later.
+    pub(crate) fn end(&self) -> Option<Moment> {
+        // Read first: a pause between the two reads makes the end too early, and never too late.
+        let now = SystemClock.now();
+        self.remaining().map(|remaining| now.after(remaining))
     }
 
     /// Waits until one of the locks is lost.
