@@ -739,6 +739,42 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
 }
 
+/// A sequence logs numbers ahead, and nothing waits until they are on the disk while the transaction is open.
+#[tokio::test]
+async fn fences_of_an_open_transaction_rise_over_a_crash() {
+    let Some(server) = PostgresServer::builder().setting("wal_writer_delay", "10s").start_or_skip().await
+    else {
+        return;
+    };
+    let url = format!("{}?method=for-update", server.url());
+    let (config, backend) = (PostgresConfig::parse(&url).unwrap(), open(&url).await);
+    let mut last = hold(&*backend, &claim("other", LONG)).await.fence.unwrap();
+    for is_held_by_client in [false, true, false] {
+        let mut user = connect_plainly(&server).await;
+        let transaction = user.transaction().await.unwrap();
+        for _ in 0..40 {
+            let fence = in_transaction(&transaction, &config, &resource("job")).await.unwrap();
+            assert!(fence > last, "{fence} after {last}");
+            last = fence;
+        }
+        server.kill().unwrap();
+        server.restart(Data::Keep).await.unwrap();
+        let fence = if is_held_by_client {
+            // It stayed open over the crash.
+            let claim = claim("job", LONG);
+            let fence = take(&*backend, &claim).await.fence.unwrap();
+            assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+            fence
+        } else {
+            let mut user = connect_plainly(&server).await;
+            let transaction = user.transaction().await.unwrap();
+            in_transaction(&transaction, &config, &resource("job")).await.unwrap()
+        };
+        assert!(fence > last, "{fence} after {last}, which was given before the crash");
+        last = fence;
+    }
+}
+
 /// Two transactions that want each other's locks: one gets an error, tries again, and then gets both.
 #[tokio::test]
 async fn a_deadlock_of_two_transactions_ends_in_a_second_try() {

@@ -42,7 +42,7 @@ impl HoldersTable {
         HoldersTable {
             // One after the other, so that none takes back what another has raised.
             raise: format!(
-                "SELECT pg_advisory_xact_lock({CREATING}); \
+                "SELECT pg_advisory_xact_lock({CREATING}), pg_advisory_xact_lock({RAISING}); \
                  SELECT setval({fence_text}::regclass, {NOW}) FROM {fence} WHERE last_value < {NOW}"
             ),
             enter: sql(
@@ -50,7 +50,7 @@ impl HoldersTable {
                 format!(
                     "{} SELECT {CLAIM}, $7, $8, {} {AGAIN} RETURNING epoch, seq",
                     insert(&held),
-                    drawn(names)
+                    drawn(names, "true")
                 ),
                 &[
                     Type::TEXT,
@@ -287,11 +287,37 @@ pub(crate) fn insert(held: &str) -> String {
     )
 }
 
-/// Returns the fence, as the last two columns of such a statement. It must be drawn when the lock has been
-/// given.
-pub(crate) fn drawn(names: &Names) -> String {
-    format!("{}, nextval({}::regclass)", epoch(names), names.text("_fence"))
+/// Returns the fence, as the last two columns of such a statement. It is drawn where the condition holds, which must
+/// be that the lock has been given.
+///
+/// Nothing waits until a number is on the disk, so after a crash of the server the counter may give it again. All
+/// numbers given before the crash are below the clock of that time. So one that is below the time of the last
+/// checkpoint is not used, which recovery from a crash ends with: the counter is raised to the clock first.
+pub(crate) fn drawn(names: &Names, given: &str) -> String {
+    let counter = format!("{}::regclass", names.text("_fence"));
+    // The lock is freed by the same expression. Nothing in between can fail: the rights are there, and the number was
+    // drawn under the lock of the counter that `setval` needs.
+    format!(
+        "{epoch}, (SELECT CASE WHEN d.number >= {CHECKPOINT_ERROR}::int8 \
+         + (extract(epoch FROM c.checkpoint_time)::float8 * 1000000::float8)::int8 \
+         OR NOT pg_catalog.has_sequence_privilege({counter}, 'UPDATE') \
+         OR NOT pg_catalog.has_sequence_privilege({counter}, 'USAGE') THEN d.number \
+         WHEN pg_advisory_lock({RAISING}) IS NULL THEN NULL \
+         WHEN CASE WHEN pg_sequence_last_value({counter}) < {NOW} - {RAISED_MIN}::int8 THEN setval({counter}, {NOW}) \
+         ELSE 0::int8 END < 0::int8 THEN NULL \
+         WHEN pg_advisory_unlock({RAISING}) THEN nextval({counter}) END \
+         FROM (SELECT nextval({counter}) AS number WHERE {given} OFFSET 0) d, pg_catalog.pg_control_checkpoint() c)",
+        epoch = epoch(names)
+    )
 }
+
+/// The key of the advisory lock under which the counter is raised to the clock.
+const RAISING: i64 = CREATING + 1;
+/// Microseconds by which the time of a checkpoint may be too early: the server notes it in whole seconds.
+const CHECKPOINT_ERROR: i64 = 1_000_000;
+/// Microseconds by which the counter must be behind the clock to be raised: others cannot draw so many numbers between
+/// the comparison and the change. A server does not start anew in so short a time.
+const RAISED_MIN: i64 = 1_000;
 
 /// Columns of an entry, as parameters.
 pub(crate) const CLAIM: &str = "$1, $2, $3, $4, $5, $6";

@@ -23,8 +23,8 @@ use crate::sql::rows::fence;
 /// The tables must be there: `leasehold schema` prints what creates them. Where the URL names no schema, they are
 /// those of the search path of the session, which must be the path of the clients, too.
 pub fn in_transaction_sql(config: &PostgresConfig) -> String {
-    let (rows, drawn) = (config.names.table("_rows"), drawn(&config.names));
     // What is drawn for the answer is drawn when the row is locked.
+    let (rows, drawn) = (config.names.table("_rows"), drawn(&config.names, "locked.name IS NOT NULL"));
     format!(
         "WITH locked AS MATERIALIZED (INSERT INTO {rows} AS r (name) VALUES ($1) \
          ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING r.name) \
