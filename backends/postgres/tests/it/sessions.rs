@@ -739,6 +739,27 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
 }
 
+/// Since PostgreSQL 17 it ends a session whose transaction is open for too long.
+#[tokio::test]
+async fn transaction_timeout_of_a_role_ends_no_lock() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let version = server.sql("SHOW server_version_num").await.unwrap();
+    if version.trim().parse::<i32>().unwrap() < 170_000 {
+        leasehold_testkit::require::skip("postgres-17", "PostgreSQL before 17 has no transaction_timeout");
+        return;
+    }
+    let limit = Duration::from_millis(500);
+    server.sql("ALTER ROLE CURRENT_USER SET transaction_timeout = '500ms'").await.unwrap();
+    for method in METHODS {
+        let backend = open(&format!("{}?{method}", server.url())).await;
+        let claim = claim("job", LONG);
+        let mut lost = hold_with_signal(&*backend, &claim).await;
+        let cause = tokio::time::timeout(4 * limit, lost.fired()).await;
+        assert!(cause.is_err(), "{method}: {cause:?}");
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+    }
+}
+
 /// A sequence logs numbers ahead, and nothing waits until they are on the disk while the transaction is open.
 #[tokio::test]
 async fn fences_of_an_open_transaction_rise_over_a_crash() {

@@ -97,7 +97,7 @@ impl Sessions for Advisory {
              SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off; {connection}",
             patience = self.base.config.sql.server_timeout().as_millis(),
             limit = self.base.limit().as_millis(),
-            connection = self.base.patience("SESSION"),
+            connection = self.base.patience("SESSION", link.version),
         );
         link.run(&settings).await.map_err(Refusal::into_failure)?;
         if let Err(refusal) = self.base.holders_table.clear(&link).await {

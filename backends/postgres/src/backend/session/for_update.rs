@@ -144,7 +144,7 @@ impl RowSession {
              SET LOCAL lock_timeout = {wait}; SET LOCAL statement_timeout = {limit}; {connection}",
             wait = request.wait.as_millis(),
             limit = limit.as_millis(),
-            connection = self.base.patience("LOCAL"),
+            connection = self.base.patience("LOCAL", self.link.version),
         );
         self.link.run(&begin).await?;
         if !self.advance(RequestState::InServer) {
