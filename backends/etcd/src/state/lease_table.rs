@@ -9,6 +9,7 @@
 
 mod access;
 mod erasing;
+mod openings;
 mod parking;
 
 pub(crate) use access::Access;
@@ -19,12 +20,12 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment, Resource, Share};
 
-use crate::net::error::Refusal;
 use crate::net::watcher::Wakeup;
 use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot, Slots};
 use crate::protocol::txn::{Erase, is_about_a_lease, lease_is};
 use crate::state::lease::{Purpose, ServerLease};
 use erasing::LateErases;
+use openings::Openings;
 
 /// All claims and leases.
 #[derive(Debug, Default)]
@@ -38,16 +39,6 @@ pub(crate) struct LeaseTable {
     late_erases: LateErases,
     /// The losses that were not reported yet.
     losses: Vec<(LossTrigger, LossCause)>,
-}
-
-/// The openings of leases of one purpose.
-#[derive(Debug, Default)]
-struct Openings {
-    /// The number of those that are under way.
-    under_way: usize,
-    /// The number of those that failed so far.
-    failed: u64,
-    last_refusal: Option<Refusal>,
 }
 
 /// One claim.
@@ -180,24 +171,6 @@ impl LeaseTable {
         };
         self.leases.insert(id, lease.clone());
         lease
-    }
-
-    pub(crate) fn opening_ended(&mut self, purpose: Purpose) {
-        if let Some(openings) = self.openings.get_mut(&purpose) {
-            openings.under_way = openings.under_way.saturating_sub(1);
-        }
-    }
-
-    /// Records that no lease was opened, for all that wait for it.
-    pub(crate) fn opening_failed(&mut self, purpose: Purpose, refusal: Refusal) {
-        let openings = self.openings.entry(purpose).or_default();
-        (openings.failed, openings.last_refusal) = (openings.failed + 1, Some(refusal));
-    }
-
-    /// Returns why a lease was not opened; `None` if no more than `before` openings have failed.
-    pub(crate) fn opening_refusal(&self, purpose: Purpose, before: u64) -> Option<Refusal> {
-        let openings = self.openings.get(&purpose).filter(|openings| openings.failed > before)?;
-        openings.last_refusal.clone()
     }
 
     pub(crate) fn lease(&self, id: i64) -> Option<&ServerLease> {
@@ -587,6 +560,7 @@ pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::error::Refusal;
     use leasehold_core::{Resource, Share};
 
     fn id(n: u8) -> ClaimId {
