@@ -168,6 +168,29 @@ async fn what_another_program_holds_is_not_broken() {
     stranger.batch_execute("SELECT pg_advisory_unlock(255)").await.unwrap();
 }
 
+/// The server frees the locks of a session that ends before it forgets the session.
+#[tokio::test]
+async fn holder_whose_session_is_about_to_end_is_not_shown_beside_the_next() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?{}", server.url(), METHODS[1])).await;
+    let ending = connect_plainly(&server).await;
+    let shown = "SET application_name = 'ending'; \
+                 INSERT INTO leasehold_held (claim, name, lock_key, weight, capacity, note, session, pid, epoch, seq) \
+                 SELECT repeat(c::text, 32), 'job', 'job', w, 2, '', 'ending', pg_backend_pid(), 0, 0 \
+                 FROM (VALUES (1, 1), (2, 2)) AS v (c, w)";
+    let (reader, writer) = (claim("job", LONG).share(Share::READER), claim("job", LONG));
+    for (next, left) in [(&reader, 1), (&writer, 0)] {
+        ending.batch_execute("DELETE FROM leasehold_held").await.unwrap();
+        ending.batch_execute(shown).await.unwrap();
+        let proof = hold(&*backend, next).await.proof;
+        let seen = backend.inspect(&resource("job"), None, &Patience::none(clock())).await.unwrap();
+        let others = seen.holders.iter().filter(|holder| holder.id != next.id).count();
+        assert_eq!((others, seen.holders.len()), (left, left + 1), "{:?}", next.share);
+        drop(proof);
+        assert!(matches!(backend.release(&[next]).await[..], [Release::Freed]));
+    }
+}
+
 /// The server notices nothing of the network, and ends the session by its own limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_partition_loss_is_reported_before_the_next_grant() {

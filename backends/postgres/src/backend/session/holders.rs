@@ -47,8 +47,11 @@ impl HoldersTable {
             ),
             enter: sql(
                 "enter",
+                // What this lock excludes is held no more, though the server may not have ended its session yet.
                 format!(
-                    "{} SELECT {CLAIM}, $7, $8, {} {AGAIN} RETURNING epoch, seq",
+                    "WITH gone AS (DELETE FROM {held} h WHERE name = $2 AND session <> $7 \
+                     AND (weight = capacity OR $4 = $5)) \
+                     {} SELECT {CLAIM}, $7, $8, {} {AGAIN} RETURNING epoch, seq",
                     insert(&held),
                     drawn(names, "true")
                 ),
