@@ -34,6 +34,16 @@ impl RetryState {
         }
     }
 
+    /// Continues a series that began then, with no answer since.
+    pub(super) fn since(began: Option<Moment>) -> Self {
+        RetryState { began, ..RetryState::none() }
+    }
+
+    /// Returns the time of the first failure without an answer since.
+    pub(super) fn began(&self) -> Option<Moment> {
+        self.began
+    }
+
     /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
     /// about those before it.
     pub(super) fn with_overall_effect(&mut self, mut failure: Failure) -> Failure {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{Store, ms, settles};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, TokioClock};
+use leasehold::{Client, ErrorKind, Note, TokioClock};
 
 /// Polls `future` up to `polls` times, letting everything else run in between, and drops it.
 async fn poll_and_drop<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
@@ -219,6 +219,29 @@ async fn long_outage_is_reported_to_all_waiters() {
     tokio::time::sleep(ms(100)).await;
     wire.set(Verb::Contend, Mode::Pass);
     wait.await.unwrap().expect("a short outage does not end the wait");
+}
+
+#[tokio::test]
+async fn long_outage_ends_different_requests_together() {
+    let store = Store::new();
+    let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(600)));
+    wire.set(Verb::Contend, Mode::Refuse);
+    let began = tokio::time::Instant::now();
+    let wait = |number: usize| {
+        let mutex = locks.mutex("job").note(Note::new(&format!("waiter {number}")).unwrap());
+        tokio::spawn(async move { (mutex.lock().await.map(drop), began.elapsed()) })
+    };
+    let waits: Vec<_> = (0..8).map(wait).collect();
+    tokio::time::sleep(ms(400)).await;
+    let late = wait(8);
+    for wait in waits {
+        let (outcome, took) = wait.await.unwrap();
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(took < ms(600) * 4, "each request waited for an outage of its own: {took:?}");
+    }
+    let (outcome, took) = late.await.unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(took >= ms(1000), "who came later waits for as long: {took:?}");
 }
 
 #[tokio::test]

@@ -22,14 +22,16 @@ use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
 
 impl Engine {
-    /// Contends until the claim is granted, patience ends, or the server is away for too long. Settles the
-    /// queue even if the future is dropped before its end, or before its first poll.
+    /// Contends until the claim is granted, patience ends, or the server is away for too long. If it did not answer
+    /// the contender before this one, that was from `failing_since` on. Settles the queue even if the future is
+    /// dropped before its end, or before its first poll.
     pub(crate) fn contend(
         self: &Arc<Self>,
         want: Want,
         patience: Patience,
+        failing_since: Option<Moment>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let contender = Contender { engine: self.clone(), want, is_settled: false };
+        let mut contender = Contender { engine: self.clone(), want, failing_since, is_settled: false };
         async move {
             // Boxed, because the future of a task is moved several times before it runs.
             let outcome = Box::pin(contender.contend(&patience)).await;
@@ -42,21 +44,24 @@ impl Engine {
 struct Contender {
     engine: Arc<Engine>,
     want: Want,
+    /// The time of the first failure without an answer since.
+    failing_since: Option<Moment>,
     is_settled: bool,
 }
 
 impl Contender {
-    async fn contend(&self, patience: &Patience) -> Result<Option<PendingGrant>> {
-        let on_claim = |id| self.engine.record_contender(&self.want.resource, id);
-        contend_until_granted(&self.engine, &self.want, patience, on_claim).await
+    async fn contend(&mut self, patience: &Patience) -> Result<Option<PendingGrant>> {
+        let Contender { engine, want, failing_since, .. } = self;
+        let on_claim = |id| engine.record_contender(&want.resource, id);
+        contend_until_granted(engine, want, patience, failing_since, on_claim).await
     }
 
     fn settle(mut self, outcome: Result<Option<PendingGrant>>) {
         self.is_settled = true;
         match outcome {
             Ok(Some(pending)) => Engine::grant_to_waiter(pending),
-            Ok(None) => self.engine.end_contender(&self.want, None),
-            Err(error) => self.engine.end_contender(&self.want, Some(error)),
+            Ok(None) => self.engine.end_contender(&self.want, None, self.failing_since),
+            Err(error) => self.engine.end_contender(&self.want, Some(error), self.failing_since),
         }
     }
 }
@@ -80,12 +85,13 @@ impl Drop for Contender {
             }
             Error::closed("lock")
         };
-        self.engine.end_contender(&self.want, Some(error.on(&self.want.resource)));
+        self.engine.end_contender(&self.want, Some(error.on(&self.want.resource)), None);
     }
 }
 
 /// Requests a lock until a claim is granted, patience ends (`None`), or the server is away for too long.
 /// Without a grant nothing is left behind. `on_claim` gets the id of each claim before its first request.
+/// `failing_since` is the time of the first failure without an answer since.
 ///
 /// A grant whose lease has run out when it arrives is useless, and blocks other clients. So it is
 /// released, and after a pause a new claim is requested, which a late release of the first cannot end. A
@@ -95,13 +101,14 @@ pub(crate) async fn contend_until_granted(
     engine: &Arc<Engine>,
     want: &Want,
     patience: &Patience,
+    failing_since: &mut Option<Moment>,
     on_claim: impl Fn(ClaimId),
 ) -> Result<Option<PendingGrant>> {
     let mut slow = RetryState::none();
     loop {
         let claim = engine.claim(want)?;
         on_claim(claim.id);
-        match contend_with_claim(engine, want, &claim, patience).await? {
+        match contend_with_claim(engine, want, &claim, patience, failing_since).await? {
             ContendOutcome::Granted(pending) => return Ok(Some(pending)),
             ContendOutcome::GaveUp => return Ok(None),
             ContendOutcome::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
@@ -136,9 +143,10 @@ async fn contend_with_claim(
     want: &Want,
     claim: &Claim,
     patience: &Patience,
+    failing_since: &mut Option<Moment>,
 ) -> Result<ContendOutcome> {
     let attempt = Attempt::of(engine, claim);
-    let outcome = contend_loop(engine, want, claim, patience).await;
+    let outcome = contend_loop(engine, want, claim, patience, failing_since).await;
     attempt.over(outcome)
 }
 
@@ -147,20 +155,23 @@ async fn contend_loop(
     want: &Want,
     claim: &Claim,
     patience: &Patience,
+    failing_since: &mut Option<Moment>,
 ) -> Result<ContendOutcome> {
-    let mut outage = RetryState::none();
+    let mut outage = RetryState::since(*failing_since);
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
         }
         match send_request(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
+                *failing_since = None;
                 let stale = ContendOutcome::Stale { asked_at: grant.asked_at };
                 return Ok(
                     PendingGrant::take(engine, want, claim, grant)?.map_or(stale, ContendOutcome::Granted)
                 );
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
+                *failing_since = None;
                 engine.record_answer(&claim.resource, true);
                 // A hint to ask again means that the store answered before patience ended, and kept
                 // the place. A request without an answer may still arrive, and be granted or queued.
@@ -173,6 +184,7 @@ async fn contend_loop(
                 engine.record_answer(&claim.resource, true);
                 // Any answer ends an outage.
                 outage.end();
+                *failing_since = None;
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
@@ -180,6 +192,7 @@ async fn contend_loop(
                 engine.record_answer(&claim.resource, false);
                 let failure = outage.with_overall_effect(failure);
                 let left = outage.next_pause(engine, &failure);
+                *failing_since = outage.began().filter(|_| failure.is_transient());
                 if patience.is_ended() || left.is_none() {
                     // Even where this attempt had no effect, an earlier one may have left a place in
                     // the queue.

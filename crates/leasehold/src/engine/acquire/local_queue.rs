@@ -15,7 +15,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use leasehold_core::{ClaimId, Share};
+use leasehold_core::{ClaimId, Moment, Share};
 
 use crate::engine::Want;
 use crate::engine::acquire::requester::Requester;
@@ -50,6 +50,7 @@ pub(crate) struct LocalQueue<W, E, R> {
 struct Waiter<W> {
     want: Want,
     task: Option<Requester>,
+    entered: Moment,
     handle: W,
 }
 
@@ -96,10 +97,19 @@ pub struct Head {
     pub contender: Option<ClaimId>,
 }
 
+/// A time in which the store has not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outage {
+    /// The time of the first failure without an answer since.
+    pub(crate) began: Moment,
+    /// Waiters that have entered by then have waited for as long as an outage is tolerated.
+    pub(crate) limit: Moment,
+}
+
 /// One change of a queue.
 pub(crate) enum Change<W, E, R> {
     /// A task enters the queue. It gets a claim that rests, if its request matches exactly.
-    Enter { place: Place, want: Want, task: Option<Requester>, handle: W },
+    Enter { place: Place, want: Want, task: Option<Requester>, entered: Moment, handle: W },
     /// A task leaves the queue, if it is still in it.
     Leave(Place),
     /// A task that does not wait makes this request now. It gets a claim that rests in the same way.
@@ -108,8 +118,9 @@ pub(crate) enum Change<W, E, R> {
     Drawn(ClaimId),
     /// The contender's claim was granted. It is held from here on, even if no waiter takes it.
     Granted(HeldClaim),
-    /// The contender ended without a grant; `failed` if every waiter with the same request gets its error.
-    Ended { failed: bool },
+    /// The contender ended without a grant; `failed` if every waiter with the same request gets its error, and in
+    /// an outage every one that has waited for as long as it is tolerated.
+    Ended { failed: bool, outage: Option<Outage> },
     /// A claim was granted to a task outside the queue.
     GrantedDirectly(HeldClaim),
     /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
@@ -150,6 +161,8 @@ pub(crate) struct Outcome<W, E, R> {
     pub(crate) failed: Vec<W>,
     /// The request for which a contender has to be started.
     pub(crate) start: Option<Want>,
+    /// The time from which on the store has not answered, as far as its waiter was there.
+    pub(crate) failing_since: Option<Moment>,
     /// `true` if the contender has to be stopped.
     pub(crate) stop: bool,
     /// The claims that the first waiter may get by hand-off, while it has no place on the server: the caller
@@ -177,6 +190,7 @@ impl<W, E, R> Default for Outcome<W, E, R> {
             rests_over: Vec::new(),
             failed: Vec::new(),
             start: None,
+            failing_since: None,
             stop: false,
             handoff_candidates: Vec::new(),
             detach: None,
@@ -214,13 +228,13 @@ impl<W, E, R> LocalQueue<W, E, R> {
         let is_try = matches!(change, Change::Try { .. });
         let skips_follow_up = self.skips_follow_up(&change);
         match change {
-            Change::Enter { place, want, task, handle } => {
+            Change::Enter { place, want, task, entered, handle } => {
                 self.last_entered = place.1;
                 outcome.waits_for_itself = task.is_some()
                     && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
                 match self.resume(&want, task) {
                     Some(rest) => (outcome.taker, outcome.resumed) = (Some((handle, want)), Some(rest)),
-                    None => drop(self.waiters.insert(place, Waiter { want, task, handle })),
+                    None => drop(self.waiters.insert(place, Waiter { want, task, entered, handle })),
                 }
             }
             Change::Leave(place) => drop(self.waiters.remove(&place)),
@@ -240,7 +254,12 @@ impl<W, E, R> LocalQueue<W, E, R> {
                 }
             }
             Change::Granted(claim) => (outcome.taker, outcome.is_handed_on) = self.grant(claim),
-            Change::Ended { failed } => outcome.failed = self.end_contender(failed),
+            Change::Ended { failed, outage } => {
+                outcome.failed = self.end_contender(failed, outage);
+                let first = self.waiters.values().next();
+                outcome.failing_since =
+                    outage.zip(first).map(|(outage, first)| outage.began.max(first.entered));
+            }
             Change::GrantedDirectly(claim) => self.held.push(claim),
             Change::Returned { id, left, rest } => {
                 outcome.taker = self.hand_off(id, left);
@@ -298,15 +317,16 @@ impl<W, E, R> LocalQueue<W, E, R> {
     }
 
     /// Records that the contender has ended without a grant, and returns the waiters that get its error.
-    fn end_contender(&mut self, failed: bool) -> Vec<W> {
-        let want = self.contending.take().map(|contending| contending.want);
-        let mut waiters = Vec::new();
-        if let Some(want) = want.filter(|_| failed) {
-            while let Some(waiter) = self.first(&want).and_then(|place| self.waiters.remove(&place)) {
-                waiters.push(waiter.handle);
-            }
-        }
-        waiters
+    fn end_contender(&mut self, failed: bool, outage: Option<Outage>) -> Vec<W> {
+        let contending = self.contending.take().filter(|_| failed);
+        let Some(Contending { want, .. }) = contending else { return Vec::new() };
+        let is_over = |waiter: &Waiter<W>| outage.is_some_and(|outage| waiter.entered <= outage.limit);
+        let fails = |waiter: &Waiter<W>| waiter.want == want || is_over(waiter);
+        let (failed, waiting) = std::mem::take(&mut self.waiters)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(_, waiter)| fails(waiter));
+        self.waiters = waiting;
+        failed.into_values().map(|waiter| waiter.handle).collect()
     }
 
     /// Hands a released claim to the first waiter, if its request matches, and returns that waiter.

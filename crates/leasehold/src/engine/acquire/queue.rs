@@ -25,7 +25,7 @@ use crate::engine::Want;
 use crate::engine::acquire::linger::Rest;
 #[cfg(leasehold_sim)]
 use crate::engine::acquire::local_queue::Head;
-use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outcome, Place};
+use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outage, Outcome, Place};
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::hold::{Hold, Passed};
@@ -128,11 +128,11 @@ impl Engine {
         let (reply, receiver) = oneshot::channel();
         let resource = want.resource.clone();
         let (task, mut place) = (Requester::here(), (Reverse(priority), 0));
-        let now = Some(self.clock.now());
-        let mut changed = self.change_queue_with(&resource, true, now, || {
+        let entered = self.clock.now();
+        let mut changed = self.change_queue_with(&resource, true, Some(entered), || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
             place.1 = self.queues.next_ticket.fetch_add(1, Ordering::Relaxed);
-            Change::Enter { place, want, task, handle: reply }
+            Change::Enter { place, want, task, entered, handle: reply }
         });
         if let (Some(rest), Some((reply, want))) = (changed.resumed.take(), changed.taker.take()) {
             // The receiver is below, so it arrives.
@@ -225,9 +225,18 @@ impl Engine {
         self.change_queue(resource, Change::RestOver(id));
     }
 
-    /// Records that the contender ended without a grant. An error goes to every waiter with the same request.
-    pub(crate) fn end_contender(self: &Arc<Self>, want: &Want, error: Option<Error>) {
-        let changed = self.change_queue(&want.resource, Change::Ended { failed: error.is_some() });
+    /// Records that the contender ended without a grant; `failing_since` if the store has not answered from then on.
+    /// An error goes to every waiter with the same request. That of an outage goes to all that have waited for as
+    /// long as it is tolerated, and the next contender does not tolerate it anew.
+    pub(crate) fn end_contender(
+        self: &Arc<Self>,
+        want: &Want,
+        error: Option<Error>,
+        failing_since: Option<Moment>,
+    ) {
+        let limit = self.clock.now().before(self.tuning.outage);
+        let outage = failing_since.map(|began| Outage { began, limit });
+        let changed = self.change_queue(&want.resource, Change::Ended { failed: error.is_some(), outage });
         if let (Some(changed), Some(error)) = (changed, error) {
             for reply in changed.failed {
                 drop(reply.send(Err(error.clone())));
@@ -385,7 +394,7 @@ impl Engine {
         let started = changed.start.take().map(|want| {
             let patience = Patience::unlimited(self.clock.clone());
             entry.patience = Some(patience.clone());
-            self.contend(want, patience)
+            self.contend(want, patience, changed.failing_since)
         });
         if changed.is_idle {
             slot.remove();

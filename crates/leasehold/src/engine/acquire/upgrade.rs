@@ -54,7 +54,8 @@ impl Engine {
             let drawn = |id| {
                 drawn.send_replace(Some(id));
             };
-            let contending = contend_until_granted(&engine, &want, &patience, drawn);
+            let mut failing_since = None;
+            let contending = contend_until_granted(&engine, &want, &patience, &mut failing_since, drawn);
             // Closing waits for this task.
             let outcome = engine.wait_until_closing(&patience, contending).await;
             let outcome = outcome.and_then(|pending| pending.map(Engine::grant_directly).transpose());

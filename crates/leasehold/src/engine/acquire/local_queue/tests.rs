@@ -105,6 +105,11 @@ fn want((share, noted): Kind) -> Want {
     }
 }
 
+/// Enters the queue at the moment whose number is that of the place.
+fn enter(place: Place, want: Want) -> Change<u64, ClaimId, ClaimId> {
+    Change::Enter { place, want, task: None, entered: Moment::from_nanos(place.1), handle: place.1 }
+}
+
 fn fits(held: impl Iterator<Item = Share>, share: Share) -> bool {
     let all: Vec<Share> = held.chain([share]).collect();
     let load: u64 = all.iter().map(|share| u64::from(share.weight())).sum();
@@ -166,8 +171,7 @@ impl Model {
                 if resumed.is_none() {
                     self.waiters.push((place, want(kind)));
                 }
-                let outcome =
-                    self.apply(Change::Enter { place, want: want(kind), task: None, handle: place.1 })?;
+                let outcome = self.apply(enter(place, want(kind)))?;
                 prop_assert_eq!(
                     outcome.resumed,
                     resumed,
@@ -216,7 +220,7 @@ impl Model {
                 let expected: Vec<_> =
                     self.in_order().into_iter().filter(|(_, want)| failed && *want == ended).collect();
                 self.waiters.retain(|waiter| !expected.contains(waiter));
-                let outcome = self.apply(Change::Ended { failed })?;
+                let outcome = self.apply(Change::Ended { failed, outage: None })?;
                 let expected: Vec<_> = expected.into_iter().map(|(place, _)| place.1).collect();
                 prop_assert_eq!(outcome.failed, expected);
             }
@@ -633,18 +637,36 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
 }
 
 #[test]
+fn outage_ends_the_waits_that_are_as_long() {
+    let at = Moment::from_nanos;
+    let fail = |queue: &mut LocalQueue<u64, ClaimId, ClaimId>, outage| {
+        let outcome = queue.apply(Change::Ended { failed: true, outage });
+        (outcome.failed, outcome.start, outcome.failing_since)
+    };
+    let filled = || {
+        let mut queue = LocalQueue::new(true, false);
+        for (number, noted) in [(1, false), (2, true), (3, false), (4, true)] {
+            queue.apply(enter((Reverse(0), number), want((Share::MUTEX, noted))));
+        }
+        queue
+    };
+    let other = want((Share::MUTEX, true));
+    // Without an outage, only those with the same request fail.
+    assert_eq!(fail(&mut filled(), None), (vec![1, 3], Some(other.clone()), None));
+    let outage = |began, limit| Some(Outage { began: at(began), limit: at(limit) });
+    assert_eq!(fail(&mut filled(), outage(0, 2)), (vec![1, 2, 3], Some(other.clone()), Some(at(4))));
+    assert_eq!(fail(&mut filled(), outage(0, 4)), (vec![1, 2, 3, 4], None, None));
+    assert_eq!(fail(&mut filled(), outage(7, 1)), (vec![1, 3], Some(other), Some(at(7))));
+}
+
+#[test]
 fn closed_local_queue_stops_its_contender_and_starts_none() {
     let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
-    let enter = |number| Change::Enter {
-        place: (Reverse(0), number),
-        want: want((Share::MUTEX, false)),
-        task: None,
-        handle: number,
-    };
+    let enter = |number| enter((Reverse(0), number), want((Share::MUTEX, false)));
     assert!(queue.apply(enter(1)).start.is_some());
     assert!(queue.apply(Change::Close).stop);
     assert!(!queue.apply(Change::Close).stop);
-    assert!(queue.apply(Change::Ended { failed: false }).start.is_none());
+    assert!(queue.apply(Change::Ended { failed: false, outage: None }).start.is_none());
     assert!(queue.apply(enter(2)).start.is_none());
     let id = ClaimId::from_bytes([1; 16]);
     assert!(!queue.apply(Change::ReleaseInline(id, id)).is_allowed);
