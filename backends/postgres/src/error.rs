@@ -68,6 +68,16 @@ impl Refusal {
         Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)
     }
 
+    /// Returns `true` if the server did nothing that lasts, and the session is as before.
+    pub(crate) fn is_without_effect(&self) -> bool {
+        match self {
+            Refusal::LostRace => true,
+            Refusal::NoTable(failure) | Refusal::Cancelled(failure) | Refusal::Failed(failure) => {
+                failure.effect == Effect::None
+            }
+        }
+    }
+
     /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
     pub(crate) fn into_failure(self) -> Failure {
         match self {

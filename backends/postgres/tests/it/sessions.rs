@@ -168,6 +168,38 @@ async fn what_another_program_holds_is_not_broken() {
     stranger.batch_execute("SELECT pg_advisory_unlock(255)").await.unwrap();
 }
 
+/// All locks of the client share the session, and must not end with one release.
+#[tokio::test]
+async fn release_whose_row_cannot_be_removed_ends_no_other_lock() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=advisory&timeout=500ms", server.url())).await;
+    let stays = claim("stays", LONG);
+    let mut lost = hold_with_signal(&*backend, &stays).await;
+    let locker = connect_plainly(&server).await;
+    let changes = [
+        ("BEGIN; LOCK TABLE leasehold_held IN SHARE MODE", "COMMIT"),
+        ("ALTER TABLE leasehold_held RENAME TO gone", "ALTER TABLE gone RENAME TO leasehold_held"),
+    ];
+    for (blocked, free) in changes {
+        for share in [Share::MUTEX, Share::READER] {
+            let ends = claim("ends", LONG).share(share);
+            hold(&*backend, &ends).await;
+            shown(&server, "ends").await;
+            locker.batch_execute(blocked).await.unwrap();
+            let released = backend.release(&[&ends]).await;
+            assert!(matches!(released[..], [Release::Freed]), "{blocked}, {share}: {released:?}");
+            locker.batch_execute(free).await.unwrap();
+            let stranger = open(&format!("{}?method=advisory", server.url())).await;
+            let next = claim("ends", LONG);
+            hold(&*stranger, &next).await;
+            assert!(matches!(stranger.release(&[&next]).await[..], [Release::Freed]));
+            locker.batch_execute("DELETE FROM leasehold_held WHERE name = 'ends'").await.unwrap();
+        }
+    }
+    assert!(matches!(renew(&*backend, &stays).await, Renewal::Alive));
+    assert_eq!(tokio::time::timeout(SILENCE, lost.fired()).await.ok(), None);
+}
+
 /// The server frees the locks of a session that ends before it forgets the session.
 #[tokio::test]
 async fn holder_whose_session_is_about_to_end_is_not_shown_beside_the_next() {

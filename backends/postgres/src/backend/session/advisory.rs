@@ -240,12 +240,30 @@ impl AdvisorySession {
         if request.sharing == Sharing::Readers {
             return Ok(());
         }
-        let (wide, one, high, low) = Key::of(request.claim.resource.as_str()).numbers();
-        let sql = self.statements.0.free(is_exclusive, false);
+        self.free(request.claim, Key::of(request.claim.resource.as_str())).await
+    }
+
+    /// Frees a lock that this session may have, and leaves its row as it is. The server frees a lock for good, also
+    /// by a statement that fails afterwards.
+    async fn free(&self, claim: &Claim, key: Key) -> Result<(), Failure> {
+        let (wide, one, high, low) = key.numbers();
+        let sql = self.statements.0.free(claim.share.is_exclusive(), false);
         let answer = self.link.query(sql, &[&wide, &one, &high, &low, &self.session_name]).await;
         let answer =
             answer.and_then(|rows| only(rows).and_then(|row| in_ours::<bool>(&row)).map_err(Refusal::Failed));
         answer.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+    }
+
+    /// Removes the row of a lock that was released, by another connection. If that fails, too, the row is shown until
+    /// this session ends.
+    fn remove_row_later(&self, id: String, failure: Failure) {
+        tracing::warn!(%failure, "a lock was released, and the row that shows its holder could not be removed");
+        let base = self.base.clone();
+        drop(leasehold_machine::spawn(async move {
+            if let Err(refusal) = base.pool.query(&base.holders_table.delete, &[&id]).await {
+                tracing::warn!(failure = %refusal.into_failure(), "the row of a released lock is still there");
+            }
+        }));
     }
 }
 
@@ -307,7 +325,17 @@ impl Session for AdvisorySession {
                 answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed))
             }
         };
-        answer.map_err(Refusal::into_failure)
+        match answer {
+            // The table of holders is locked, or gone. The lock decides, and its row only informs.
+            Err(refusal) if is_shown && refusal.is_without_effect() => {
+                if sharing == Sharing::None {
+                    self.free(claim, key).await?;
+                }
+                self.remove_row_later(id, refusal.into_failure());
+                Ok(true)
+            }
+            answer => answer.map_err(Refusal::into_failure),
+        }
     }
 
     async fn ping(&self) -> Result<(), Failure> {
