@@ -122,6 +122,9 @@ fn describe(code: &SqlState, message: &str) -> String {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => A_PASSWORD,
         SqlState::TOO_MANY_CONNECTIONS => "lower connections= of the URL, or raise max_connections",
         SqlState::QUERY_CANCELED => "it took longer than timeout= of the URL",
+        SqlState::OUT_OF_MEMORY => {
+            "where it is the memory for locks, raise max_locks_per_transaction, or use method=row"
+        }
         SqlState::DISK_FULL => "make room on the server's disk",
         _ => "",
     };

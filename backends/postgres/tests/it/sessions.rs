@@ -200,6 +200,25 @@ async fn release_whose_row_cannot_be_removed_ends_no_other_lock() {
     assert_eq!(tokio::time::timeout(SILENCE, lost.fired()).await.ok(), None);
 }
 
+#[tokio::test]
+async fn full_table_of_locks_is_refused_with_what_to_do() {
+    let builder = PostgresServer::builder().setting("max_locks_per_transaction", "10");
+    let Some(server) = builder.setting("max_connections", "20").start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=advisory", server.url())).await;
+    let patience = Patience::none(clock());
+    for number in 0..10_000 {
+        let claim = claim(&format!("job/{number}"), LONG);
+        match backend.contend(&claim, &patience).await {
+            Ok(step) => assert!(matches!(step, Step::Granted(_)), "{step:?}"),
+            Err(failure) => {
+                assert!(number > 50 && failure.detail().contains("max_locks_per_transaction"), "{failure}");
+                return;
+            }
+        }
+    }
+    panic!("the server gave 10,000 locks");
+}
+
 /// The server frees the locks of a session that ends before it forgets the session.
 #[tokio::test]
 async fn holder_whose_session_is_about_to_end_is_not_shown_beside_the_next() {

@@ -142,7 +142,8 @@ impl RowSession {
         let begin = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL application_name = '{session_name}'; \
              SET LOCAL lock_timeout = {wait}; SET LOCAL statement_timeout = {limit}; {connection}",
-            wait = request.wait.as_millis(),
+            // Rounded up: zero would be no limit at all.
+            wait = request.wait.as_nanos().div_ceil(1_000_000),
             limit = limit.as_millis(),
             connection = self.base.patience("LOCAL", self.link.version),
         );
