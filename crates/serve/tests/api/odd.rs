@@ -148,3 +148,25 @@ async fn broken_requests_are_refused() {
     served.plain("GET", "/healthz").send().await;
     until("nothing is left", async || served.holders("a").await == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn body_that_is_not_valid_is_not_called_too_large() {
+    let served = Served::start().await;
+    for (length, body) in [("transfer-encoding: chunked", "zz\r\n"), ("content-length: 50", "{\"name\"")] {
+        let request = format!(
+            "PUT /v1/holds/{} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\n{length}\r\n\r\n{body}",
+            id(),
+            served.token
+        );
+        let mut connection = served.plain("PUT", "/").connect().await;
+        connection.write_all(request.as_bytes()).await.unwrap();
+        connection.shutdown().await.unwrap();
+        let mut answer = String::new();
+        let read = tokio::time::timeout(LIMIT, connection.read_to_string(&mut answer));
+        let _ = read.await.expect("the connection ends");
+        let is_refused = answer.starts_with("HTTP/1.1 400") && answer.contains("invalid_request");
+        // The server need not answer a client that has left.
+        assert!(is_refused || (answer.is_empty() && length.starts_with("content")), "{length}: {answer}");
+    }
+}
