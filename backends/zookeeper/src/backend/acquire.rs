@@ -23,6 +23,7 @@ use crate::protocol::layout::{self, unsettled};
 use crate::protocol::names::NodeRole;
 use crate::protocol::proof::ZooKeeperProof;
 use crate::protocol::queue::{Blockers, NodeQueue};
+use crate::protocol::resource_view;
 use crate::state::claim_table::{OwnNode, Stage};
 use crate::state::uncontended::{FastPath, Watched};
 
@@ -334,9 +335,9 @@ impl Ensemble {
     /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session
     /// left behind.
     async fn recover(&self, session: &EnsembleSession, claim: &Claim) -> Result<Option<OwnNode>, Failure> {
-        let view = self.current_view(session, &claim.resource).await?;
+        let children = self.current_children(session, &claim.resource).await?;
         let mut found: Option<OwnNode> = None;
-        for (role, name) in view.nodes_of(claim.id) {
+        for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
             let path = format!("{}/{name}", self.names.node(&claim.resource, role));
             let stat = session.ask(self.config.timeout, session.client.check_stat(&path)).await;
             match stat.map_err(look_failure)? {

@@ -74,11 +74,21 @@ impl Ensemble {
         session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
+        self.view_of(resource, self.current_children(session, resource).await?)
+    }
+
+    /// Returns the children of all nodes of a resource now, as [`Ensemble::current_view`] does, whether they
+    /// form a queue or not.
+    pub(crate) async fn current_children(
+        &self,
+        session: &EnsembleSession,
+        resource: &Resource,
+    ) -> Result<Vec<(NodeRole, Children)>, Failure> {
         let synced = session.client.sync(self.names.root());
-        let view = self.read_view(session, resource);
-        let (synced, view) = join(session.ask(self.config.timeout, synced), view).await;
+        let children = self.read_children(session, resource);
+        let (synced, children) = join(session.ask(self.config.timeout, synced), children).await;
         synced.map_err(look_failure)?;
-        view
+        children
     }
 
     /// Returns all claims at a resource that this server knows.
@@ -87,6 +97,22 @@ impl Ensemble {
         session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
+        self.view_of(resource, self.read_children(session, resource).await?)
+    }
+
+    fn view_of(
+        &self,
+        resource: &Resource,
+        children: Vec<(NodeRole, Children)>,
+    ) -> Result<ResourceView, Failure> {
+        ResourceView::of(self.names.dialect(), children).map_err(|why| layout::unreadable(resource, &why))
+    }
+
+    async fn read_children(
+        &self,
+        session: &EnsembleSession,
+        resource: &Resource,
+    ) -> Result<Vec<(NodeRole, Children)>, Failure> {
         let roles = self.names.roles();
         let lists: Vec<_> =
             roles.iter().map(|role| session.client.get_children(&self.names.node(resource, *role))).collect();
@@ -101,7 +127,7 @@ impl Ensemble {
                 Err(error) => return Err(look_failure(error)),
             }
         }
-        ResourceView::of(self.names.dialect(), nodes).map_err(|why| layout::unreadable(resource, &why))
+        Ok(nodes)
     }
 
     /// Returns the present version, and watches of which one fires at the next.

@@ -2,7 +2,7 @@
 //!
 //! Ground rule: the session outlives a lost connection, and would keep a forgotten node for as long as
 //! the client lives. So an abandoned claim is ended until a server says that it is gone, however long
-//! that takes.
+//! that takes, also where the servers refuse that at first.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -10,12 +10,15 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream;
 use leasehold_backend::random;
-use leasehold_core::{Backoff, Claim, Failure, Release};
+use leasehold_core::{Claim, Failure, Moment, Release};
+use leasehold_machine::since_boot;
 
 use crate::client::Ensemble;
 use crate::protocol::layout::unsettled;
 use crate::protocol::names::NodeRole;
-use crate::state::claim_table::Stage;
+use crate::protocol::resource_view;
+use crate::state::claim_table::{Stage, TrackedClaim};
+use crate::state::leftovers::EndFailure;
 
 impl Ensemble {
     /// Ends the claims of a batch, in order.
@@ -31,21 +34,49 @@ impl Ensemble {
         match self.try_end(claim).await {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,
-            Err(failure) => {
-                // From here on the background task has it too, so that nothing is left when the caller gives
-                // up.
-                if failure.is_transient() {
-                    self.leftovers.add(claim);
-                    return Release::Unknown(unsettled(failure));
-                }
-                Release::Unknown(failure)
-            }
+            Err(failure) => match self.keep(claim, &failure) {
+                true => Release::Unknown(unsettled(failure)),
+                false => Release::Unknown(failure),
+            },
         }
+    }
+
+    /// Leaves a claim whose end failed to the background task, so that nothing is left when the caller gives
+    /// up. Returns `false` for another client's that could not be taken away.
+    fn keep(&self, claim: &Claim, failure: &Failure) -> bool {
+        let kind = match failure.is_transient() {
+            true => EndFailure::Transient,
+            false if self.tracked(claim).is_some() => EndFailure::Refused,
+            false => {
+                self.leftovers.remove(claim.id);
+                return false;
+            }
+        };
+        if self.leftovers.failed(claim, kind, now(), random::chance()) {
+            tracing::warn!(resource = %claim.resource, %failure, "a claim cannot be ended, and is tried again");
+        }
+        true
+    }
+
+    /// Ends what is left over of a claim, or leaves it for later.
+    async fn end_leftover(&self, claim: &Claim) {
+        match self.try_end(claim).await {
+            Ok(was_there) => {
+                tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
+            }
+            Err(failure) if self.keep(claim, &failure) => {}
+            Err(failure) => tracing::warn!(resource = %claim.resource, %failure, "a claim cannot be ended"),
+        }
+    }
+
+    /// Returns what this client knows of a claim; `None` for one that is not its own.
+    fn tracked(&self, claim: &Claim) -> Option<TrackedClaim> {
+        self.claims.get(claim.id).filter(|known| known.resource == claim.resource)
     }
 
     /// Removes the claim's node, wherever it is. Returns `true` if it existed.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
-        let known = self.claims.get(claim.id).filter(|known| known.resource == claim.resource);
+        let known = self.tracked(claim);
         // From here on it counts as abandoned, also where no server can be asked now.
         if let Some(known) = &known {
             self.claims.set(claim, known.session, Stage::Ending);
@@ -70,8 +101,9 @@ impl Ensemble {
             None => {
                 for _ in 0..MAX_MOVES {
                     let mut moved = false;
-                    let view = self.current_view(&session, &claim.resource).await?;
-                    for (role, name) in view.nodes_of(claim.id) {
+                    // By the id alone: its container may have children that form no queue.
+                    let children = self.current_children(&session, &claim.resource).await?;
+                    for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
                         let path = format!("{}/{name}", self.names.node(&claim.resource, role));
                         let deleted = self.delete(&session, &path).await?;
                         // Another client's may have been given its lease at this moment.
@@ -95,40 +127,30 @@ impl Ensemble {
 /// Ends leftover claims, for as long as the client lives.
 pub(crate) async fn end_leftovers(ensemble: Weak<Ensemble>) {
     let Some(added) = ensemble.upgrade().map(|ensemble| ensemble.leftovers.added.clone()) else { return };
-    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LAST);
     loop {
-        let is_idle = {
+        let next_due = {
             let Some(ensemble) = ensemble.upgrade() else { return };
-            for claim in ensemble.leftovers.sample(AT_ONCE) {
-                match ensemble.try_end(&claim).await {
-                    Ok(was_there) => {
-                        tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
-                        backoff.reset();
-                    }
-                    Err(failure) if failure.is_transient() => break,
-                    // It can never succeed: the session's end is what ends the node.
-                    Err(failure) => {
-                        tracing::warn!(resource = %claim.resource, %failure, "a claim cannot be ended");
-                        ensemble.leftovers.remove(claim.id);
-                    }
-                }
-            }
-            ensemble.leftovers.sample(AT_ONCE).is_empty()
+            let due = ensemble.leftovers.due(now(), AT_ONCE);
+            let ends: Vec<_> = due.iter().map(|claim| ensemble.end_leftover(claim)).collect();
+            stream::iter(ends).buffer_unordered(AT_ONCE).collect::<()>().await;
+            ensemble.leftovers.next_due()
         };
-        let pause = if is_idle { IDLE } else { backoff.failed(random::chance()) };
+        let pause = next_due.map_or(IDLE, |due| now().until(due).min(IDLE));
         // The pause also makes the task notice that the client is gone.
         tokio::select! {
-            () = added.notified() => backoff.reset(),
+            () = added.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
+}
+
+fn now() -> Moment {
+    Moment::START.after(since_boot())
 }
 
 /// The most looks for a claim whose node has disappeared: it moves once, from the queue to the leases.
 const MAX_MOVES: usize = 2;
 /// The most requests of one batch that are on their way together.
 const AT_ONCE: usize = 256;
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_LAST: Duration = Duration::from_secs(2);
-/// The pause while nothing is left over.
+/// The longest pause while nothing is due.
 const IDLE: Duration = Duration::from_secs(30);

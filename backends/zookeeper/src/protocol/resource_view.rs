@@ -91,25 +91,37 @@ impl ResourceView {
             self.states.iter().map(|state| state.map(|pzxid| format!("{pzxid:x}")).unwrap_or_default());
         SnapshotVersion::new(states.collect::<Vec<_>>().join("-"))
     }
-
-    /// Returns the nodes of a claim: their roles, and their names.
-    pub(crate) fn nodes_of(&self, id: ClaimId) -> Vec<(NodeRole, String)> {
-        let entries = |role: NodeRole, queue: &NodeQueue| {
-            let own = queue.entries().iter().filter(|entry| entry.id == id);
-            own.map(|entry| (role, entry.name.clone())).collect::<Vec<_>>()
-        };
-        let mut found = entries(NodeRole::Queue, &self.queue);
-        found.extend(entries(NodeRole::Locks, &self.locks));
-        let leases = self.leases.iter().filter(|lease| lease.id == id);
-        found.extend(leases.map(|lease| (NodeRole::Leases, lease.name.clone())));
-        found
-    }
 }
 
 impl fmt::Debug for SemaphoreLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({:?})", Shown(&self.name))
     }
+}
+
+/// Returns the nodes of a claim: their roles, and their names. A claim that moves is found at both places.
+/// Other children do not matter: no two claims have one id.
+pub(crate) fn nodes_of(
+    dialect: Dialect,
+    nodes: &[(NodeRole, Children)],
+    id: ClaimId,
+) -> Vec<(NodeRole, String)> {
+    let mut found = Vec::new();
+    for (at, children) in nodes {
+        for name in children.iter().flat_map(|(names, _)| names) {
+            let is_lease = *at == NodeRole::Leases && dialect.read_lease(name) == Some(id);
+            if !is_lease && dialect.read(name).is_none_or(|named| named.id != id) {
+                continue;
+            }
+            let role = match at {
+                // Kazoo keeps the queue of the resource at the same node.
+                NodeRole::Leases if !is_lease => NodeRole::Queue,
+                at => *at,
+            };
+            found.push((role, name.clone()));
+        }
+    }
+    found
 }
 
 /// Returns the leases among the children of a node, and the others.
@@ -174,12 +186,14 @@ mod tests {
                 (NodeRole::Locks, children(7, vec![entry(dialect, 2), entry(dialect, 1)])),
                 (NodeRole::Leases, children(8, vec![lease(dialect, 9), lease(dialect, 1)])),
             ];
+            let found = |n| nodes_of(dialect, &nodes, id(n));
+            let both = [(NodeRole::Locks, entry(dialect, 1)), (NodeRole::Leases, lease(dialect, 1))];
+            assert_eq!(found(1), both);
+            assert_eq!(found(2), [(NodeRole::Locks, entry(dialect, 2))]);
+            assert!(found(3).is_empty());
             let view = ResourceView::of(dialect, nodes).unwrap();
             assert_eq!(view.leases.len(), 2);
             assert_eq!(view.locks.entries().iter().map(|entry| entry.id).collect::<Vec<_>>(), [id(2)]);
-            assert_eq!(view.nodes_of(id(1)), [(NodeRole::Leases, lease(dialect, 1))]);
-            assert_eq!(view.nodes_of(id(2)), [(NodeRole::Locks, entry(dialect, 2))]);
-            assert!(view.nodes_of(id(3)).is_empty());
             assert_eq!(view.version(), SnapshotVersion::new("7-8"));
         }
     }
@@ -204,13 +218,22 @@ mod tests {
     #[test]
     fn kazoo_leases_and_queue_are_children_of_one_node() {
         let names = vec![lease(Dialect::Kazoo, 1), entry(Dialect::Kazoo, 2), "deeper".to_owned()];
-        let view = ResourceView::of(
-            Dialect::Kazoo,
-            vec![(NodeRole::Locks, None), (NodeRole::Leases, children(3, names))],
-        );
-        let view = view.unwrap();
+        let nodes = vec![(NodeRole::Locks, None), (NodeRole::Leases, children(3, names))];
+        let found = nodes_of(Dialect::Kazoo, &nodes, id(2));
+        assert_eq!(found, [(NodeRole::Queue, entry(Dialect::Kazoo, 2))]);
+        let view = ResourceView::of(Dialect::Kazoo, nodes).unwrap();
         assert_eq!((view.leases.len(), view.queue.entries().len()), (1, 1));
-        assert_eq!(view.nodes_of(id(2)), [(NodeRole::Queue, entry(Dialect::Kazoo, 2))]);
+    }
+
+    #[test]
+    fn a_claim_is_found_among_children_that_form_no_queue() {
+        for dialect in [Dialect::Native, Dialect::Curator] {
+            let beside = ["strange".to_owned(), "lock-0000000001".to_owned(), entry(dialect, 2)];
+            let names = beside.into_iter().chain([entry(dialect, 1)]).collect();
+            let nodes = vec![(NodeRole::Queue, children(3, names))];
+            assert_eq!(nodes_of(dialect, &nodes, id(1)), [(NodeRole::Queue, entry(dialect, 1))]);
+            assert!(ResourceView::of(dialect, nodes).is_err());
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::common::{
 use futures_util::future::join_all;
 use leasehold::State;
 use leasehold::backend::{
-    Backend, ClaimInfo, Effect, LossCause, Put, Release, Renew, Renewal, Resource, Share, Step,
+    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
@@ -234,6 +234,60 @@ async fn a_node_whose_making_was_not_answered_is_found_again() {
         assert_eq!(made().await, 0);
     }
     eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
+}
+
+/// A child that cannot be read is beside the claim's node, which is removed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unanswered_node_beside_a_strange_one_is_removed() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let proxy = Proxy::start(servers.addr(0)).await.unwrap();
+    let broken = backend(&format!("{}?session=20s&timeout=2s", servers.url_at(proxy.addr()))).await;
+    let first = claim("job", Share::permits(1, 9).unwrap());
+    hold(&broken, &first).await;
+    let unsure = claim("job", Share::permits(1, 9).unwrap());
+    proxy.drop_replies();
+    let failure = broken.contend(&unsure, &endless()).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    let other = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let acls = zookeeper_client::Acls::anyone_all();
+    let persistent = zookeeper_client::CreateMode::Persistent.with_acls(acls);
+    other.create("/leasehold/job/strange", b"", &persistent).await.unwrap();
+    assert_eq!(other.list_children("/leasehold/job").await.unwrap().len(), 3);
+    proxy.heal().unwrap();
+    // Nobody asks again.
+    release(&broken, &unsure).await;
+    eventually(async || other.list_children("/leasehold/job").await.unwrap().len() == 2).await;
+    release(&broken, &first).await;
+    eventually(async || other.list_children("/leasehold/job").await.unwrap() == ["strange"]).await;
+}
+
+/// The servers refuse the end of a claim until an operator gives the right to it. Its client continues
+/// to ask. The claim of another client, which it was to take away, it leaves alone after a refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_was_refused_completes_in_the_background() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let url = format!("{}?session=20s", servers.url());
+    let (client, other) = (backend(&url).await, backend(&url).await);
+    let [ours, theirs] = ["ours", "theirs"].map(|name| claim(name, Share::MUTEX));
+    hold(&client, &ours).await;
+    hold(&other, &theirs).await;
+    let operator = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let permit = async |permission| {
+        for name in ["ours", "theirs"] {
+            let acl = zookeeper_client::Acl::new(permission, zookeeper_client::AuthId::anyone());
+            operator.set_acl(&format!("/leasehold/{name}"), &[acl], None).await.unwrap();
+        }
+    };
+    permit(zookeeper_client::Permission::READ | zookeeper_client::Permission::ADMIN).await;
+    let Release::Unknown(refused) = release(&client, &ours).await else { panic!("it was not refused") };
+    assert_eq!((refused.kind, refused.effect), (FailureKind::Denied, Effect::Unknown), "it may end later");
+    let Release::Unknown(refused) = release(&client, &theirs).await else { panic!("it was not refused") };
+    assert_eq!((refused.kind, refused.effect), (FailureKind::Denied, Effect::None), "it does not end");
+    // The background has tried as well.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    permit(zookeeper_client::Permission::ALL).await;
+    eventually(async || gone(&other, &ours.resource).await).await;
+    assert!(matches!(renew(&other, &theirs).await, Renewal::Alive));
 }
 
 /// In other libraries' semaphores a claim moves from one node to another. No matter which answer is
