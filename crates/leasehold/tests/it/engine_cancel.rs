@@ -221,10 +221,12 @@ async fn long_outage_is_reported_to_all_waiters() {
     wait.await.unwrap().expect("a short outage does not end the wait");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn long_outage_ends_different_requests_together() {
-    let store = Store::new();
-    let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(600)));
+    let clock = Arc::new(TokioClock::new());
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::with_clock(clock.clone()))));
+    let tuning = leasehold::Tuning::default().outage(ms(600));
+    let locks = Client::builder().clock(clock).tuning(tuning).over(wire.clone()).unwrap();
     wire.set(Verb::Contend, Mode::Refuse);
     let began = tokio::time::Instant::now();
     let wait = |number: usize| {
