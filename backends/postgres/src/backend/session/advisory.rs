@@ -240,18 +240,17 @@ impl AdvisorySession {
         if request.sharing == Sharing::Readers {
             return Ok(());
         }
-        self.free(request.claim, Key::of(request.claim.resource.as_str())).await
+        let freed = self.free(request.claim, None).await;
+        freed.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
     }
 
-    /// Frees a lock that this session may have, and leaves its row as it is. The server frees a lock for good, also
-    /// by a statement that fails afterwards.
-    async fn free(&self, claim: &Claim, key: Key) -> Result<(), Failure> {
-        let (wide, one, high, low) = key.numbers();
-        let sql = self.statements.0.free(claim.share.is_exclusive(), false);
-        let answer = self.link.query(sql, &[&wide, &one, &high, &low, &self.session_name]).await;
-        let answer =
-            answer.and_then(|rows| only(rows).and_then(|row| in_ours::<bool>(&row)).map_err(Refusal::Failed));
-        answer.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+    /// Frees a lock, and removes the row of this claim before that. Returns `false` if this session did not have it.
+    async fn free(&self, claim: &Claim, row: Option<&str>) -> Result<bool, Refusal> {
+        let (wide, one, high, low) = Key::of(claim.resource.as_str()).numbers();
+        let sql = self.statements.0.free(claim.share.is_exclusive(), row.is_some());
+        let parameters: [&(dyn ToSql + Sync); 6] = [&wide, &one, &high, &low, &self.session_name, &row];
+        let rows = self.link.query(sql, &parameters[..sql.types.len()]).await?;
+        only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed)
     }
 
     /// Removes the row of a lock that was released, by another connection. If that fails, too, the row is shown until
@@ -313,26 +312,20 @@ impl Session for AdvisorySession {
     }
 
     async fn unlock(&self, claim: &Claim, sharing: Sharing, is_shown: bool) -> Result<bool, Failure> {
-        let (id, key) = (claim.id.to_hex(), Key::of(claim.resource.as_str()));
-        let (wide, one, high, low) = key.numbers();
+        let id = claim.id.to_hex();
         let answer = match sharing {
             Sharing::Readers => self.link.query(&self.base.holders_table.delete, &[&id]).await.map(|_| true),
-            Sharing::None => {
-                let sql = self.statements.0.free(claim.share.is_exclusive(), is_shown);
-                let parameters: [&(dyn ToSql + Sync); 6] =
-                    [&wide, &one, &high, &low, &self.session_name, &id];
-                let answer = self.link.query(sql, &parameters[..sql.types.len()]).await;
-                answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed))
-            }
+            Sharing::None => self.free(claim, is_shown.then_some(&id)).await,
         };
         match answer {
             // The table of holders is locked, or gone. The lock decides, and its row only informs.
             Err(refusal) if is_shown && refusal.is_without_effect() => {
-                if sharing == Sharing::None {
-                    self.free(claim, key).await?;
-                }
+                let was_there = match sharing {
+                    Sharing::Readers => true,
+                    Sharing::None => self.free(claim, None).await.map_err(Refusal::into_failure)?,
+                };
                 self.remove_row_later(id, refusal.into_failure());
-                Ok(true)
+                Ok(was_there)
             }
             answer => answer.map_err(Refusal::into_failure),
         }

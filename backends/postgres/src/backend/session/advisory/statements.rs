@@ -52,7 +52,12 @@ impl Statements {
         };
         let free = |name, function: &str| Sql {
             name,
-            text: format!("WITH gone AS (DELETE FROM {held} WHERE claim = $6) SELECT {}", key(function)),
+            // The row goes first: a lock is freed for good, also by a statement that fails afterwards.
+            text: format!(
+                "WITH gone AS (DELETE FROM {held} WHERE claim = $6 RETURNING claim) \
+                 SELECT {} FROM (SELECT count(*) FROM gone) AS removed",
+                key(function)
+            ),
             types: FREE,
         };
         let put_back =
