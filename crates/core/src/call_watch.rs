@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_waiters_let_more_be_called_until_there_are_enough_for_each() {
+    fn more_are_called_until_each_silent_one_has_enough() {
         let mut watch = CallWatch::default();
         watch.record(&[0], None, at(0));
         let others: Vec<u32> = (1..33).collect();

@@ -221,7 +221,7 @@ async fn full_table_of_locks_is_refused_with_what_to_do() {
 
 /// The server frees the locks of a session that ends before it forgets the session.
 #[tokio::test]
-async fn holder_whose_session_is_about_to_end_is_not_shown_beside_the_next() {
+async fn holder_whose_session_ends_is_not_shown_beside_the_next() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?{}", server.url(), METHODS[1])).await;
     let ending = connect_plainly(&server).await;

@@ -247,7 +247,7 @@ fn waiter_that_gives_up_lets_those_behind_it_be_called() {
 }
 
 #[test]
-fn new_waiter_looks_again_when_the_silence_of_the_one_in_its_way_is_long_enough() {
+fn new_waiter_looks_again_when_it_may_challenge_another() {
     let start = Moment::from_millis(1);
     let mut ledger = reader_behind_a_writer(start);
     let later = start.after(CALL_GRACE / 4);
