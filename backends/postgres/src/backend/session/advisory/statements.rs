@@ -50,16 +50,8 @@ impl Statements {
                 format!("CASE WHEN $1 THEN pg_catalog.{function}($2) ELSE pg_catalog.{function}($3, $4) END");
             format!("CASE WHEN {} THEN {free} END", is_ours(5))
         };
-        let free = |name, function: &str| Sql {
-            name,
-            // The row goes first: a lock is freed for good, also by a statement that fails afterwards.
-            text: format!(
-                "WITH gone AS (DELETE FROM {held} WHERE claim = $6 RETURNING claim) \
-                 SELECT {} FROM (SELECT count(*) FROM gone) AS removed",
-                key(function)
-            ),
-            types: FREE,
-        };
+        let free =
+            |name, function: &str| Sql { name, text: free_with_row(&held, &key(function)), types: FREE };
         let put_back =
             |name, function: &str| Sql { name, text: format!("SELECT {}", key(function)), types: &FREE[..5] };
         let enter = |name, lock: &str| Sql { name, text: enter(names, lock), types: ENTER };
@@ -137,6 +129,15 @@ impl Statements {
             (false, false) => &self.put_back_shared,
         }
     }
+}
+
+/// Returns the statement that removes the row of a claim, and then frees its lock by the expression. A lock is freed for
+/// good, also by a statement that fails afterwards.
+fn free_with_row(held: &str, free: &str) -> String {
+    format!(
+        "WITH gone AS (DELETE FROM {held} WHERE claim = $6 RETURNING claim) \
+         SELECT {free} FROM (SELECT count(*) FROM gone) AS removed"
+    )
 }
 
 /// Takes the lock of readers and enters the holder, in one round trip. The number of the fence is drawn for a
