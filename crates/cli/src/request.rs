@@ -123,7 +123,8 @@ impl Request {
         let leftovers = if args.wait_group { Leftovers::Await } else { Leftovers::Leave };
         let request = Request::of_lock(args.lock, args.name, program, args.report)?;
         if args.exec && !request.store.is_files() {
-            let text = "--exec is for file: stores, where the command inherits the lock; on this store the lock has                         to be renewed: omit --exec";
+            let text = "--exec is for file: stores, where the command inherits the lock; on this store the lock has \
+                        to be renewed: omit --exec";
             return Err(Problem::new(Exit::Refused, text));
         }
         Ok(Request {
