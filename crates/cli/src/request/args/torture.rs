@@ -13,7 +13,7 @@ use crate::request::args::{StoreArgs, duration};
 /// them are paused for longer than a lease, or killed. Everything is recorded and then judged: whether two
 /// holders were ever valid at one time, whether a stale holder changed the counter, whether each loss was
 /// reported in time. Only processes of this command are paused and killed, the names of the locks begin with
-/// leasehold-torture/, and nothing of them stays in the store.
+/// leasehold-torture/, and no claim on them stays in the store.
 #[derive(Debug, clap::Args)]
 #[command(after_help = TORTURE_EXAMPLES)]
 pub(crate) struct TortureArgs {
