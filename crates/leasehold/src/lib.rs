@@ -25,8 +25,8 @@
 //! # Waiting with a limit
 //! Waits have the same forms on all types:
 //!
-//! - `lock`, `campaign`, `acquire`, `upgrade`: waits without a limit.
-//! - `try_lock`, `try_campaign`, …: does not wait. `try_lock_for`, `try_campaign_for`, …: waits up to a
+//! - `lock`, `campaign`, `acquire`, `upgrade` wait without a limit.
+//! - `try_lock`, `try_campaign`, … do not wait. `try_lock_for`, `try_campaign_for`, … wait up to a
 //!   limit. `Ok(None)` or `Ok(false)` means that the request was not granted, and that nothing of it is left; if
 //!   the store does not answer, it is an error.
 //! - [`Barrier::wait_for`] and [`Guard::wait_for`] wait up to a limit whose end has an effect of its
@@ -36,7 +36,7 @@
 //! with a limit: drop its future, as `tokio::time::timeout` does. A thread cannot drop a future, so in
 //! `blocking` these are `wait_within`, `lost_within` and `revoked_within`.
 //!
-//! `tokio::time::timeout` is also safe around every other wait, since to drop its future leaves nothing
+//! `tokio::time::timeout` is also safe around every other wait, since dropping its future leaves nothing
 //! behind. It cannot distinguish a lock that is held from a store that does not answer.
 //!
 //! # Stores
