@@ -114,6 +114,8 @@ fn cause_label(cause: LossCause) -> &'static str {
         LossCause::MaxHold => "max_hold",
         LossCause::Closed => "closed",
         LossCause::Forked => "forked",
+        LossCause::Transferred => "transferred",
+        LossCause::RenewalEnded => "renewal_ended",
         _ => "other",
     }
 }
@@ -135,3 +137,25 @@ const RENEWAL_FAILURES: &str = "leasehold_renewal_failures_total";
 const LEASES: &str = "leasehold_leases";
 const RESOURCE_ASKED: &str = "leasehold_resource_asked_total";
 const RESOURCE_WAITED: &str = "leasehold_resource_waited_microseconds_total";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_a_label_of_its_own() {
+        let causes = [
+            LossCause::Expired,
+            LossCause::Gone,
+            LossCause::SessionEnded,
+            LossCause::MaxHold,
+            LossCause::Closed,
+            LossCause::Forked,
+            LossCause::Transferred,
+            LossCause::RenewalEnded,
+        ];
+        let labels: std::collections::HashSet<&str> = causes.into_iter().map(cause_label).collect();
+        assert_eq!(labels.len(), causes.len());
+        assert!(!labels.contains("other"), "that is for causes which are not known yet");
+    }
+}
