@@ -38,7 +38,7 @@ fn cost_of(overview: &Overview, store: &str) -> [String; 4] {
         format!("One refresh; the last took {took} ms, and the next follows {pause} later:"),
         format!("- {}", cost::of_listing(store)),
         format!("- {} at single locks", counted(spent.looks, "look")),
-        "A paused view asks for nothing.".to_owned(),
+        "A paused view asks only for an open lock.".to_owned(),
     ]
 }
 
