@@ -72,8 +72,10 @@ impl EtcdBackend {
             states.into_iter().map(|state| state.map(|state| state.version)).collect();
         let (durability, fencing) = (version::durability(&versions), version::fencing(&versions));
         if durability < Durability::Strict || fencing < FenceGrade::Strict {
+            let versions: Vec<&str> =
+                versions.iter().map(|version| version.as_deref().unwrap_or("unknown")).collect();
             tracing::warn!(
-                ?versions,
+                versions = versions.join(", "),
                 "this etcd can answer with old data, revoke leases that are held, or take revisions back: use 3.4.42, 3.5.28, 3.6.9 or later"
             );
         }
