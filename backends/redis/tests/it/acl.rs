@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::any::{freed, got, renewed, take};
 use crate::common::{claim_of, no_patience, patience};
-use leasehold_core::{Failure, FailureKind, Put, Registers, Resource, Share};
+use leasehold_core::{Effect, Failure, FailureKind, Put, Registers, Resource, Share};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
 
@@ -165,6 +165,27 @@ async fn a_message_of_the_redisson_dialect_that_is_refused_changes_no_answer() {
     assert!(got(&*backend, &holder).await);
     server.command(&["ACL", "SETUSER", "jobs", "resetchannels"]).await.unwrap();
     assert!(freed(&*backend, &holder).await);
+}
+
+/// The key of a reader's end is not declared, so it is refused while the script runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_reader_of_redisson_leaves_no_lock() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    if is_before_7(&server).await {
+        return;
+    }
+    let url = format!("redis://jobs:secret@{}?dialect=redisson&key-prefix=app:", server.addr());
+    let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+    allow(&server, &rules.replace(" ~{app:* ", " ")).await;
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let claim = claim_of("job", Share::READER, Duration::from_secs(10));
+    let failure = backend.contend(&claim, &no_patience()).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+    assert!(failure.detail().contains(&rules), "{failure}");
+    let there = server.command(&["EXISTS", "app:job"]).await.unwrap();
+    assert_eq!(there, leasehold_testkit::Reply::Int(0));
+    allow(&server, &rules).await;
+    assert!(got(&*backend, &claim).await && freed(&*backend, &claim).await);
 }
 
 /// Returns `true` if scripts cannot ask this server for the rights of a user.

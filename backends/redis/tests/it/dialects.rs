@@ -211,6 +211,37 @@ async fn no_reader_relies_on_more_than_redissons_watchdog_leaves() {
     assert!(begun.elapsed() >= held.ttl, "a writer beside a reader, after {:?}", begun.elapsed());
 }
 
+/// A refusal has no effect, also halfway through the script.
+#[tokio::test]
+async fn refused_acquisition_leaves_no_lock_of_redisson() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    for (key, text_there) in [("redisson_lock_token:{job}", "x"), ("leasehold_claims:{job}", "x")] {
+        for share in [Share::MUTEX, Share::READER, Share::WRITER] {
+            server.command(&["SET", key, text_there]).await.unwrap();
+            let failure = refused(&*backend, &claim_of("job", share, TTL)).await;
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
+            assert!(failure.detail().contains(key), "{failure}");
+            assert_eq!(text(&server, &["EXISTS", "job"]).await, "0", "{share} {key}");
+            assert_eq!(text(&server, &["GET", key]).await, text_there);
+            server.flushall().await.unwrap();
+            assert!(got(&*backend, &claim_of("job", share, TTL)).await, "{share} {key}");
+            server.flushall().await.unwrap();
+        }
+    }
+    // What another program has put there meanwhile keeps no lock from ending.
+    for share in [Share::MUTEX, Share::READER, Share::WRITER] {
+        let (claim, other) = (claim_of("job", share, TTL), claim_of("job", Share::READER, TTL));
+        assert!(got(&*backend, &claim).await);
+        let are_two = share == Share::READER && got(&*backend, &other).await;
+        server.command(&["SET", "leasehold_claims:{job}", "x"]).await.unwrap();
+        assert!(renewed(&*backend, &claim).await && freed(&*backend, &claim).await, "{share}");
+        assert!(!are_two || freed(&*backend, &other).await);
+        assert_eq!(text(&server, &["EXISTS", "job"]).await, "0", "{share}");
+        assert_eq!(text(&server, &["GET", "leasehold_claims:{job}"]).await, "x");
+        server.flushall().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn repeated_request_and_renewal_never_shorten_a_lease() {
     let shares = [("plain", Share::MUTEX), ("python-redis-lock", Share::MUTEX), ("redisson", Share::MUTEX)];
