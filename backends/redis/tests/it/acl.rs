@@ -214,23 +214,24 @@ async fn user_without_the_publish_right_is_refused_at_once() {
     );
 }
 
-/// twemproxy in front of two servers: it knows few commands, and ends the connection at others.
+/// twemproxy in front of three servers: it knows few commands, and ends the connection at others.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_proxy_that_refuses_and_shards() {
     let Some(program) = require::or_skip("nutcracker", require::program("nutcracker", "nutcracker")) else {
         return;
     };
-    let (Some(one), Some(two)) = (RedisServer::start_or_skip().await, RedisServer::start_or_skip().await)
-    else {
-        return;
-    };
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        servers.push(server);
+    }
     let (port, stats) = (Port::take().unwrap(), Port::take().unwrap());
     let directory = Directory::create("nutcracker").unwrap();
+    let named: String = servers.iter().map(|server| format!("   - {}:1\n", server.addr())).collect();
     let text = format!(
-        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n   - {}:1\n   - {}:1\n",
-        port.addr(),
-        one.addr(),
-        two.addr()
+        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n\
+         {named}",
+        port.addr()
     );
     let config = directory.path().join("nutcracker.yml");
     std::fs::write(&config, text).unwrap();
@@ -247,26 +248,33 @@ async fn behind_a_proxy_that_refuses_and_shards() {
     for mode in ["wait=poll", "wait=poll&order=unordered", "dialect=plain"] {
         let url = format!("redis://{}?{mode}&timeout=2s", port.addr());
         works(&url, &[Share::MUTEX], false).await.unwrap();
-        // Resources of both servers, renewed and released together.
+        // Resources of all servers, renewed and released together.
         let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
         let claims: Vec<_> =
             (0..40).map(|n| claim_of(&format!("r{n}"), Share::MUTEX, Duration::from_secs(10))).collect();
         for claim in &claims {
             assert!(got(&*backend, claim).await);
         }
-        let counts = (keys(&one).await, keys(&two).await);
-        assert!(counts.0 > 0 && counts.1 > 0, "{counts:?}");
+        for server in &servers {
+            assert!(keys(server).await > 0);
+            // As one does that was restarted.
+            server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+        }
         let proof = leasehold_core::Proof::none();
         let batch: Vec<_> =
             claims.iter().map(|claim| leasehold_core::Renew { claim, proof: &proof }).collect();
         for renewal in backend.renew(&batch).await {
             assert!(matches!(renewal, leasehold_core::Renewal::Renewed), "{mode}: {renewal:?}");
         }
+        for server in &servers {
+            server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+        }
         for release in backend.release(&claims.iter().collect::<Vec<_>>()).await {
             assert!(matches!(release, leasehold_core::Release::Freed), "{mode}: {release:?}");
         }
-        one.flushall().await.unwrap();
-        two.flushall().await.unwrap();
+        for server in &servers {
+            server.flushall().await.unwrap();
+        }
     }
 }
 
