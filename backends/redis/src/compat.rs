@@ -32,7 +32,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     }
     let rules = config.acl_rules();
     let dialect = std::mem::take(&mut config.dialect);
-    let key_prefix = config.key_prefix.clone();
+    let (key_prefix, watchdog) = (config.key_prefix.clone(), config.watchdog);
     let native = RedisBackend::connect(config).await?;
     let scope = native.scope;
     Ok(match dialect {
@@ -47,7 +47,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
         )),
         Dialect::Redisson => Arc::new(script_backend::ScriptBackend::new(
             native,
-            redisson::Redisson::new(key_prefix, scope),
+            redisson::Redisson::new(key_prefix, watchdog, scope),
             rules,
         )),
     })

@@ -74,6 +74,7 @@ pub static URLS: StoreUrls = StoreUrls {
         &PREFIX,
         &dialect::DIALECT,
         &dialect::KEY_PREFIX,
+        &dialect::WATCHDOG,
         &url::TIMEOUT,
         &REPLICAS,
         &url::PASSWORD_FILE,
@@ -149,6 +150,8 @@ pub struct RedisConfig {
     pub(crate) timeout: Duration,
     pub(crate) dialect: Dialect,
     pub(crate) key_prefix: String,
+    /// The time to which a Java process sets the leases of all readers of a lock.
+    pub(crate) watchdog: Duration,
     /// The number of replicas that have to confirm a grant or a renewal.
     pub(crate) replicas: u32,
     pub(crate) dual: bool,
@@ -197,6 +200,7 @@ impl RedisConfig {
             timeout: options.get(&url::TIMEOUT)?,
             dialect,
             key_prefix: options.find(&dialect::KEY_PREFIX)?.unwrap_or_default(),
+            watchdog: options.get(&dialect::WATCHDOG)?,
             replicas: options.get(&REPLICAS)?,
             dual,
         };
@@ -496,6 +500,8 @@ mod tests {
             ),
             ("redis://h?key-prefix=a", "write prefix"),
             ("redis://h?dialect=plain&replicas=1", "replicas is for dialect=native"),
+            ("redis://h?dialect=plain&watchdog=30s", "watchdog is for dialect=redisson"),
+            ("redis://h?dialect=redisson&watchdog=0s", "between 1s and 1day"),
             (
                 "redis://h?dialect=dual:native",
                 "dialect=dual:plain, dialect=dual:redisson or dialect=dual:python-redis-lock",

@@ -43,7 +43,7 @@ pub static REDLOCK_URLS: StoreUrls = StoreUrls {
         },
         Lack {
             schemes: &[],
-            options: &["dialect", "key-prefix", "replicas"],
+            options: &["dialect", "key-prefix", "watchdog", "replicas"],
             why: "the locks of a quorum have one form and need no replicas: leave it out",
         },
         Lack { schemes: &[], options: &["db"], why: "write the database number as a path" },

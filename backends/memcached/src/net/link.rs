@@ -151,6 +151,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn value_that_is_longer_than_any_of_ours_passes_by() {
+        let (link, mut server) = link();
+        let key = Key::new("a".to_owned()).unwrap();
+        let long = "x\r\nEN O1\r\n".repeat(150_000);
+        for round in 0..3 {
+            let (first, second) = (2 * round + 1, 2 * round + 2);
+            let looks = [Command::Look { key: &key }, Command::Look { key: &key }];
+            let answers = format!("VA {} c9 t5 O{first}\r\n{long}\r\nEN O{second}\r\n", long.len());
+            let serving = async {
+                received(&mut server).await;
+                server.write_all(answers.as_bytes()).await.unwrap();
+            };
+            let (replies, ()) = tokio::join!(link.ask(&looks, 100 * LIMIT), serving);
+            let replies = replies.unwrap();
+            assert!(matches!(replies[0], Reply::Item { number: 9, left: Some(5), .. }), "{:?}", replies[0]);
+            assert_eq!(replies[1], Reply::Missing { mark: Some(second) });
+            assert!(link.is_usable());
+        }
+        // Also if most of it comes when nothing is asked any more.
+        let (head, rest) = (format!("VA {} c9 t5 O7\r\n", long.len()), format!("{long}\r\n"));
+        let serving = async {
+            received(&mut server).await;
+            server.write_all(head.as_bytes()).await.unwrap();
+        };
+        let looks = [Command::Look { key: &key }];
+        assert!(tokio::join!(link.ask(&looks, 100 * LIMIT), serving).0.is_ok());
+        for part in rest.as_bytes().chunks(50_000) {
+            server.write_all(part).await.unwrap();
+            assert!(link.is_usable());
+        }
+        server.write_all(b"EN O8\r\n").await.unwrap();
+        assert!(!link.is_usable(), "that was not asked");
+    }
+
+    #[tokio::test]
     async fn a_wrong_mark_or_a_garbled_answer_ends_the_connection() {
         for answer in ["EN O7\r\n", "HTTP/1.1 200 OK\r\n", "EN O1\r\nEN O2\r\n"] {
             let (link, mut server) = link();

@@ -1,8 +1,8 @@
 //! Answers that are received, read byte by byte as they come.
 //!
 //! Ground rules: no input makes this panic, and none makes it keep more than one line and one value of the
-//! lengths below. Any input that is not exactly an answer of the protocol ends the connection, since the
-//! answers could no longer be assigned to their commands.
+//! lengths below. A longer value is another program's, and is skipped. Any input that is not exactly an answer of
+//! the protocol ends the connection, since the answers could no longer be assigned to their commands.
 
 use crate::protocol::command::MAX_VALUE;
 
@@ -10,6 +10,7 @@ use crate::protocol::command::MAX_VALUE;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// An item: its value, its number, and what is left of its life in seconds, `None` where it is endless.
+    /// In the place of a value that is longer than any of ours there is a text that says so.
     Item { value: Vec<u8>, number: u64, left: Option<u64>, mark: Option<u32> },
     /// No item.
     Missing { mark: Option<u32> },
@@ -40,7 +41,7 @@ impl Reply {
 pub(crate) struct ProtocolError(&'static str);
 
 /// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more bytes
-/// are needed.
+/// are needed. Of an item whose value is longer than any of ours, the rest may still have to come.
 pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let Some((line, used)) = read_line(input)? else { return Ok(None) };
     let mut parts = line.split(' ');
@@ -86,12 +87,16 @@ fn read_item<'a>(
     used: usize,
 ) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let length = number(parts.next())?;
-    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_VALUE);
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_FOREIGN);
     let length = length.ok_or(ProtocolError("a value that is too long"))?;
     let flags = Flags::of(parts)?;
     let number = flags.number.ok_or(ProtocolError("a value without a number"))?;
-    let Some(body) = rest.get(..length + 2) else { return Ok(None) };
-    let value = body.strip_suffix(b"\r\n").ok_or(ProtocolError("a value that does not end"))?.to_vec();
+    let value = if length > MAX_VALUE {
+        format!("a value of {length} bytes, with the number {number}").into_bytes()
+    } else {
+        let Some(body) = rest.get(..length + 2) else { return Ok(None) };
+        body.strip_suffix(b"\r\n").ok_or(ProtocolError("a value that does not end"))?.to_vec()
+    };
     Ok(Some((Reply::Item { value, number, left: flags.left, mark: flags.mark }, used + length + 2)))
 }
 
@@ -149,6 +154,8 @@ fn number(part: Option<&str>) -> Result<u64, ProtocolError> {
     digits.and_then(|digits| digits.parse().ok()).ok_or(ProtocolError("a number that is none"))
 }
 
+/// The longest value that a server stores for anyone (`-I`), in bytes.
+const MAX_FOREIGN: usize = 1024 * 1024 * 1024;
 /// The longest line of an answer, in bytes.
 const MAX_QUEUE: usize = 2048;
 /// The most lines of one list of statistics.
@@ -203,7 +210,8 @@ mod tests {
             "VA 2 t9\r\nhi\r\n",
             "VA 2 c1\r\nhiXX",
             "VA 99999999999 c1\r\n",
-            "VA 1048577 c1\r\n",
+            "VA 1073741825 c1\r\n",
+            "VA 1048577\r\n",
             "VA -1 c1\r\n",
             "VA +1 c1\r\n1\r\n",
             "VA c1\r\n",
@@ -221,11 +229,22 @@ mod tests {
         assert!(read(endless.as_bytes()).is_err());
     }
 
+    #[test]
+    fn value_that_is_longer_than_any_of_ours_is_skipped() {
+        let head = "VA 1048577 c7 t-1 O3\r\n";
+        let value = b"a value of 1048577 bytes, with the number 7".to_vec();
+        let item = Reply::Item { value, number: 7, left: None, mark: Some(3) };
+        for arrived in ["", "leasehold 1", "\r\n"] {
+            let whole = Some((item.clone(), head.len() + MAX_VALUE + 3));
+            assert_eq!(read(format!("{head}{arrived}").as_bytes()), Ok(whole));
+        }
+    }
+
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(Some((_, used))) = read(&bytes) {
-                prop_assert!(used > 0 && used <= bytes.len());
+                prop_assert!(used > 0 && (used <= bytes.len() || used > MAX_VALUE));
             }
         }
 
@@ -243,7 +262,9 @@ mod tests {
         ) {
             let bytes = words.concat().into_bytes();
             match read(&bytes) {
-                Ok(Some((Reply::Item { value, .. }, used))) => prop_assert!(value.len() < used && used <= bytes.len()),
+                Ok(Some((Reply::Item { value, .. }, used))) => {
+                    prop_assert!(value.len() < used && (used <= bytes.len() || used > MAX_VALUE));
+                }
                 Ok(Some((_, used))) => prop_assert!(used > 0 && used <= bytes.len()),
                 Ok(None) | Err(_) => {}
             }

@@ -76,6 +76,43 @@ async fn flush_all_loses_the_lock_and_fences_continue() {
     }
 }
 
+/// All locks of the server share the connection on which it is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn item_of_another_program_of_any_size_leaves_other_locks_alone() {
+    for dialect in DIALECTS {
+        let builder = MemcachedServer::builder().arg("-I").arg("8m");
+        let Some(server) = builder.start_or_skip().await else { return };
+        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        let (held, taken) = (mutex("held"), mutex("taken"));
+        hold(&*backend, &held).await;
+        let key = if dialect == "plain" { "lock:taken" } else { "lh:taken" };
+        let value = "x".repeat(2 << 20);
+        let storing = format!("set {key} 0 0 {}\r\n{value}", value.len());
+        server.ask(&storing, "STORED\r\n").await.unwrap();
+        let connections = server.stat("total_connections").await.unwrap();
+        for _ in 0..20 {
+            let (outcome, renewal) = tokio::join!(try_take(&*backend, &taken), renew(&*backend, &held));
+            assert!(matches!(renewal, Renewal::Renewed), "{dialect}: {renewal:?}");
+            match (dialect, outcome) {
+                ("plain", Ok(None)) => {}
+                ("native", Err(failure)) => {
+                    assert_eq!(
+                        (failure.kind, failure.effect),
+                        (FailureKind::Foreign, Effect::None),
+                        "{failure}"
+                    );
+                }
+                (_, outcome) => panic!("{dialect}: {outcome:?}"),
+            }
+        }
+        // Each question to the server by the kit is a connection of its own.
+        assert_eq!(server.stat("total_connections").await.unwrap(), connections + 1, "{dialect}");
+        assert!(matches!(release(&*backend, &taken).await, Release::Gone | Release::Unknown(_)));
+        let there = server.ask(&format!("mg {key} s"), "\r\n").await.unwrap();
+        assert!(there.contains(&format!("s{}", value.len())), "{there}");
+    }
+}
+
 /// The clock of the server is behind after a pause: what it stores before it sets the clock would end at once.
 #[tokio::test]
 async fn a_pause_of_the_server_does_not_end_a_lock_early() {

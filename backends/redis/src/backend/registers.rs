@@ -61,7 +61,9 @@ impl Registers for RedisBackend {
         let args =
             vec![seen.as_str().to_owned(), stamp.clone(), keep.to_string(), value, self.wake_channel(&keys)];
         let mut request = self.request(&scripts::SWAP_REGISTER, &keys, args);
-        request.confirm = self.confirm(|answer| *answer == Value::Int(1));
+        // Also that another state was found: it may be of an earlier attempt, which too few replicas confirmed.
+        request.confirm = self.confirm(|answer| matches!(answer, Value::Int(_)));
+        request.keys.extend(request.confirm.map(|_| keys.key("confirm")));
         let done = reply::existed(self.servers.run(&request, self.config.timeout).await?)?;
         Ok(done.then_some(Stamp::new(stamp)))
     }

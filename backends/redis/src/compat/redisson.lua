@@ -6,7 +6,8 @@
 -- An owner is `<uuid>:<thread>`. The tag is the name in braces, or the name alone where it has a brace.
 --
 -- Ground rules: the key of the lock is declared, and so are ours beside it; keys of readers follow from what the hash
--- holds, as in Redisson itself, and lie in the same slot. A script reads before it writes.
+-- holds, as in Redisson itself, and lie in the same slot. A script reads before it writes. What may be refused
+-- is written before the lock when it is taken, and after it when it ends.
 
 -- How long what is written about claims outlives them.
 local SLACK = 1000
@@ -61,7 +62,7 @@ local function tidy(lock, claims, tag, seen)
       local left = reads_for(tag, owner, known.holds)
       if left <= 0 then
         redis.call('HDEL', lock, owner)
-        redis.call('HDEL', claims, owner)
+        redis.pcall('HDEL', claims, owner)
         seen.owners[owner] = nil
         seen.count = seen.count - 1
       end

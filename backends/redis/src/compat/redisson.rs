@@ -21,14 +21,17 @@ use crate::protocol::reply;
 #[derive(Debug)]
 pub(crate) struct Redisson {
     key_prefix: String,
+    watchdog: Duration,
     scope: ChannelScope,
 }
 
 impl Redisson {
     /// Locks whose names begin with `key_prefix` on the server, and whose messages are published in
     /// `scope`: Redisson, too, keeps them to the slot where the cluster can do so.
-    pub(crate) fn new(key_prefix: String, scope: ChannelScope) -> Redisson {
-        Redisson { key_prefix, scope }
+    ///
+    /// `watchdog` is the time to which the watchdog of a Java reader sets the lease of every reader of its lock.
+    pub(crate) fn new(key_prefix: String, watchdog: Duration, scope: ChannelScope) -> Redisson {
+        Redisson { key_prefix, watchdog, scope }
     }
 
     fn names(&self, resource: &Resource) -> Names {
@@ -57,6 +60,18 @@ impl ScriptDialect for Redisson {
             let text = format!(
                 "the key {} is where something about another lock is kept: choose another name",
                 names.lock
+            );
+            return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
+        }
+        // A longer lease could end by the watchdog of another reader long before this claim is renewed.
+        if !claim.share.is_exclusive() && claim.ttl > self.watchdog {
+            let shown = humantime::format_duration;
+            let text = format!(
+                "a reader's ttl of {} cannot be kept: Redisson sets the leases of all readers to its \
+                 lockWatchdogTimeout, {} here: choose a shorter ttl, or write the timeout of the Java processes as \
+                 ?watchdog=",
+                shown(claim.ttl),
+                shown(self.watchdog)
             );
             return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
         }
@@ -198,7 +213,8 @@ mod tests {
     use super::*;
 
     fn names(name: &str) -> Names {
-        Redisson::new(String::new(), ChannelScope::Everywhere).names(&Resource::new(name).unwrap())
+        Redisson::new(String::new(), Duration::ZERO, ChannelScope::Everywhere)
+            .names(&Resource::new(name).unwrap())
     }
 
     #[test]

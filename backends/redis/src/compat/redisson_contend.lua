@@ -7,23 +7,38 @@
 local lock, token, claims = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, kind, note, tag = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
+local reads = tag .. ':' .. owner .. ':rwlock_timeout:1'
+
+-- The refusal of a key beside the lock that another program uses.
+local function not_ours(key) return redis.error_reply('FOREIGN ' .. key .. ' is not what is kept about a lock') end
+
+-- Takes the next number, and writes it down with the note. Answers nil and the refusal where the token is no counter.
 local function write_claim()
-  local seq = redis.call('INCR', token)
+  local seq = redis.pcall('INCR', token)
+  if type(seq) == 'table' then
+    for _, part in ipairs({ 'WRONGTYPE', 'not an integer', 'overflow' }) do
+      if string.find(seq.err, part, 1, true) then return nil, not_ours(token) end
+    end
+    return nil, seq
+  end
   redis.call('HSET', claims, owner, seq .. ':' .. note)
   redis.call('PEXPIRE', claims, math.max(redis.call('PTTL', claims), ttl + SLACK))
-  return { 1, seq }
+  return seq
 end
 
 local seen, foreign = read(lock)
 if foreign then return foreign end
+local written, other = ask('HGET', claims, owner)
+if other then return not_ours(claims) end
 local reading = tidy(lock, claims, tag, seen)
 
 if seen.owners[owner] then
+  if seen.owners[owner].kind == 'r' then keep(reads, ttl) end
   keep(lock, ttl)
   keep(claims, ttl + SLACK)
-  if seen.owners[owner].kind == 'r' then keep(tag .. ':' .. owner .. ':rwlock_timeout:1', ttl) end
-  local seq = string.match(redis.call('HGET', claims, owner) or '', '^(%d+):')
-  return seq and { 1, tonumber(seq) } or write_claim()
+  local seq, refused = string.match(written or '', '^(%d+):'), nil
+  if not seq then seq, refused = write_claim() end
+  return refused or { 1, tonumber(seq) }
 end
 
 if seen.count > 0 and not (kind == 'r' and seen.mode == 'read') then
@@ -32,13 +47,17 @@ if seen.count > 0 and not (kind == 'r' and seen.mode == 'read') then
   return { 0, seen.count, left }
 end
 
--- What may be refused, because memory has run out, comes first.
-redis.call('HSET', lock, kind == 'w' and owner .. ':write' or owner, 1)
-if kind == 'r' then
-  redis.call('HSET', lock, 'mode', 'read')
-  redis.call('SET', tag .. ':' .. owner .. ':rwlock_timeout:1', 1, 'PX', ttl)
-elseif kind == 'w' then
-  redis.call('HSET', lock, 'mode', 'write')
+-- What may be refused comes first, and keeps nobody out: for want of memory or of rights, or because a key is another
+-- program's. The lock itself then needs no right that was not used before.
+if kind == 'r' then redis.call('SET', reads, 1, 'PX', ttl) end
+local seq, refused = write_claim()
+if refused then return refused end
+if kind == 'm' then
+  redis.call('HSET', lock, owner, 1)
+elseif kind == 'r' then
+  redis.call('HSET', lock, 'mode', 'read', owner, 1)
+else
+  redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1)
 end
 redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
-return write_claim()
+return { 1, seq }

@@ -10,7 +10,7 @@ local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
 
 local seen = read(lock)
 if not seen then return gone(lock) end
-local reading = tidy(lock, claims, tag, seen)
+tidy(lock, claims, tag, seen)
 local known = seen.owners[owner]
 if not known then
   for other, found in pairs(seen.owners) do
@@ -19,20 +19,21 @@ if not known then
 end
 if not known then return gone(lock) end
 
-redis.call('HDEL', lock, owner, owner .. ':write')
-redis.call('HDEL', claims, owner)
-for n = 1, known.holds do redis.call('DEL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n) end
+local longest = -2
+for other, found in pairs(seen.owners) do
+  if other ~= owner then longest = math.max(longest, reads_for(tag, other, found.holds)) end
+end
+if seen.count > 1 then redis.call('HDEL', lock, owner, owner .. ':write') else redis.call('DEL', lock) end
+-- It has ended, whether or not this user may do the rest.
+local claim = redis.pcall('HDEL', claims, owner)
+for n = 1, known.holds do redis.pcall('DEL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n) end
 if seen.count > 1 then
   -- Readers remain. The hash lasts as long as the last of them.
-  local longest = -2
-  for other, found in pairs(seen.owners) do
-    if other ~= owner then longest = math.max(longest, reads_for(tag, other, found.holds)) end
-  end
-  if longest > 0 then redis.call('PEXPIRE', lock, longest) end
+  if longest > 0 then redis.pcall('PEXPIRE', lock, longest) end
   return 1
 end
-redis.call('DEL', lock, claims)
--- The lock is free, whether or not this user may publish.
+-- Unless it is another program's by now.
+if type(claim) == 'number' then redis.pcall('DEL', claims) end
 local publish = redis.acl_check_cmd and ARGV[4] or 'PUBLISH'
 for i = 5, #ARGV, 2 do redis.pcall(publish, ARGV[i], ARGV[i + 1]) end
 return 1

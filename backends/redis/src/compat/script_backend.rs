@@ -103,6 +103,10 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     /// Adds what this dialect has to say about the failure.
     fn explained(&self, failure: Failure) -> Failure {
         let detail = match failure.kind {
+            // It names the key, and says what is wrong with it.
+            FailureKind::Foreign if failure.detail().contains("(FOREIGN ") => {
+                failure.detail().replace("?prefix=", "?key-prefix=")
+            }
             FailureKind::Foreign => self.dialect.foreign().to_owned(),
             FailureKind::Denied => {
                 // The text that follows is the advice for the native form.

@@ -1,5 +1,7 @@
 //! The dialects, the part of a URL that names one, and their limits on the rest of the URL.
 
+use std::time::Duration;
+
 use leasehold_backend::url::{Options, UrlOption};
 use leasehold_core::{Failure, QueueOrder};
 
@@ -43,6 +45,12 @@ pub(crate) const KEY_PREFIX: UrlOption<String> = UrlOption::text("key-prefix", 1
         "dialect",
         &["plain", "redisson", "python-redis-lock", "dual:plain", "dual:redisson", "dual:python-redis-lock"],
     )]);
+
+pub(crate) const WATCHDOG: UrlOption<Duration> =
+    UrlOption::duration("watchdog", Duration::from_secs(1), Duration::from_secs(24 * 3600))
+        .about("the `lockWatchdogTimeout` of the Java processes, which is the longest ttl of a reader here")
+        .default("30s")
+        .only_with(&[("dialect", &["redisson", "dual:redisson"])]);
 
 impl Dialect {
     /// Returns `true` if a release is announced to waiters.

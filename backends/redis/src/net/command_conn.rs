@@ -148,14 +148,20 @@ impl CommandConn {
         };
         let link = &*link;
         let mut outcomes = self.pipeline(link, requests, Naming::Short, sent, limit).await;
-        let unknown: Vec<usize> = (0..outcomes.len())
-            .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
-            .collect();
-        if let Some(first) = unknown.first() {
-            // One script in full loads it on the server; the rest are then sent by name.
-            for chunk in [&unknown[..1], &unknown[1..]] {
+        for _ in 0..requests.len() {
+            let unknown: Vec<usize> = (0..outcomes.len())
+                .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
+                .collect();
+            if unknown.is_empty() {
+                break;
+            }
+            // One script in full loads it on the server; the rest are then sent by name. Behind a proxy there may be
+            // several servers, so each round loads it on one that did not know it.
+            for (chunk, naming) in [(&unknown[..1], Naming::Full), (&unknown[1..], Naming::Short)] {
+                if chunk.is_empty() {
+                    break;
+                }
                 let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
-                let naming = if chunk.first() == Some(first) { Naming::Full } else { Naming::Short };
                 for (index, outcome) in
                     chunk.iter().zip(self.pipeline(link, &again, naming, sent, limit).await)
                 {

@@ -208,6 +208,22 @@ struct Registry {
     channels: HashMap<String, Channel>,
     /// Channels to be subscribed; some of them twice, or not needed any more.
     pending: Vec<String>,
+    /// Those that are to be subscribed by a command for each, since one for several was refused.
+    alone: Vec<String>,
+}
+
+impl Registry {
+    /// Returns `true` if the channel has to be subscribed.
+    fn is_wanted(&self, name: &str, subscribed: &Subscribed) -> bool {
+        let Some(entry) = self.channels.get(name).filter(|entry| entry.listeners > 0) else { return false };
+        match subscribed.get(name) {
+            None => return true,
+            // The reply came before this listener did.
+            Some(Stage::Confirmed) => entry.set(&State::Active),
+            Some(Stage::Requested) => {}
+        }
+        false
+    }
 }
 
 #[derive(Debug)]
@@ -281,6 +297,7 @@ impl Shared {
     fn mark_all_pending(&self) {
         let mut registry = self.registry();
         registry.pending = registry.channels.keys().cloned().collect();
+        registry.alone.clear();
     }
 
     /// Marks the channels as pending that the server refused, or whose subscriptions it ended: it may serve them again.
@@ -290,21 +307,20 @@ impl Shared {
         registry.pending.extend(refused.cloned());
     }
 
-    /// Takes the channels to subscribe next.
+    /// Takes the channels to subscribe next, by one command.
     fn take_pending(&self, subscribed: &Subscribed) -> Vec<String> {
         let registry = &mut *self.registry();
+        while let Some(name) = registry.alone.pop() {
+            if registry.is_wanted(&name, subscribed) {
+                return vec![name];
+            }
+        }
         let mut next = HashSet::new();
         while next.len() < MAX_SUBSCRIBE
             && let Some(name) = registry.pending.pop()
         {
-            let Some(entry) = registry.channels.get(&name).filter(|entry| entry.listeners > 0) else {
-                continue;
-            };
-            match subscribed.get(&name) {
-                None => _ = next.insert(name),
-                // The reply came before this listener did.
-                Some(Stage::Confirmed) => entry.set(&State::Active),
-                Some(Stage::Requested) => {}
+            if registry.is_wanted(&name, subscribed) {
+                next.insert(name);
             }
         }
         next.into_iter().collect()
@@ -455,6 +471,11 @@ fn dispatch(shared: &Shared, event: PubSubEvent, subscribed: &mut Subscribed, ta
             let state = if error::is_redirect(&reason) {
                 shared.dialer.source().report_stale(target);
                 State::Disconnected
+            } else if channels.len() > 1 {
+                // The server names none of them. The right to one may be all that is missing.
+                shared.registry().alone.extend(channels);
+                shared.work.notify_one();
+                return;
             } else {
                 State::Refused(error::of_answer(&reason, &target.endpoint.to_string()))
             };
@@ -593,10 +614,54 @@ mod tests {
         }
     }
 
-    /// Registers a subscription to the channel `c`, which no server has confirmed.
-    fn subscribed(shared: &Arc<Shared>) -> Subscription {
+    /// Registers a subscription to a channel, which no server has confirmed.
+    fn subscribed_to(shared: &Arc<Shared>, name: &str) -> Subscription {
         let mut registry = shared.registry();
-        registry.channels.entry("c".to_owned()).or_insert_with(Channel::new).subscribe(shared, "c")
+        registry.channels.entry(name.to_owned()).or_insert_with(Channel::new).subscribe(shared, name)
+    }
+
+    fn subscribed(shared: &Arc<Shared>) -> Subscription {
+        subscribed_to(shared, "c")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forbidden_channel_refuses_no_other() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let target = Target { endpoint: config.endpoint.clone(), epoch: 0, view: 0 };
+        let dialer = Dialer::new(config, Arc::new(Steady(target.clone())));
+        let subscriber = Subscriber::new(Arc::new(dialer), ChannelScope::Everywhere);
+        let shared = subscriber.shared.clone();
+        let (mut allowed, mut forbidden) = (subscribed_to(&shared, "a"), subscribed_to(&shared, "b"));
+        let (client, mut server) = tokio::io::duplex(1024);
+        let conn = PubSubConn::new(Box::new(client), ChannelScope::Everywhere, 4 * MAINTENANCE_INTERVAL);
+        let replies = async {
+            let mut next = async || {
+                let mut sent = Vec::new();
+                // The number of texts, and `$length`, text for each.
+                let mut lines = 1;
+                while sent.iter().filter(|byte| **byte == b'\n').count() < lines {
+                    sent.push(server.read_u8().await.unwrap());
+                    if let [b'*', count, b'\r', b'\n'] = sent[..] {
+                        lines = 1 + 2 * usize::from(count - b'0');
+                    }
+                }
+                let names = |name: &str| sent.ends_with(format!("$1\r\n{name}\r\n").as_bytes());
+                let reply = match (lines, names("a")) {
+                    (5, true) => "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+                    _ => "-NOPERM no permissions to access one of the channels\r\n",
+                };
+                server.write_all(reply.as_bytes()).await.unwrap();
+            };
+            for _ in 0..3 {
+                next().await;
+            }
+            allowed.state.wait_for(|state| matches!(state, State::Active)).await.unwrap();
+            forbidden.state.wait_for(|state| matches!(state, State::Refused(_))).await.unwrap();
+        };
+        tokio::select! {
+            ended = serve(&shared, conn, &target) => panic!("{ended:?}"),
+            replied = tokio::time::timeout(MAINTENANCE_INTERVAL / 2, replies) => replied.unwrap(),
+        }
     }
 
     #[tokio::test(start_paused = true)]

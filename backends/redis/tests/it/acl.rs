@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::any::{freed, got, renewed, take};
 use crate::common::{claim_of, no_patience, patience};
-use leasehold_core::{Failure, FailureKind, Put, Registers, Resource, Share};
+use leasehold_core::{Effect, Failure, FailureKind, Put, Registers, Resource, Share};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
 
@@ -167,6 +167,27 @@ async fn a_message_of_the_redisson_dialect_that_is_refused_changes_no_answer() {
     assert!(freed(&*backend, &holder).await);
 }
 
+/// The key of a reader's end is not declared, so it is refused while the script runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_reader_of_redisson_leaves_no_lock() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    if is_before_7(&server).await {
+        return;
+    }
+    let url = format!("redis://jobs:secret@{}?dialect=redisson&key-prefix=app:", server.addr());
+    let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+    allow(&server, &rules.replace(" ~{app:* ", " ")).await;
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let claim = claim_of("job", Share::READER, Duration::from_secs(10));
+    let failure = backend.contend(&claim, &no_patience()).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+    assert!(failure.detail().contains(&rules), "{failure}");
+    let there = server.command(&["EXISTS", "app:job"]).await.unwrap();
+    assert_eq!(there, leasehold_testkit::Reply::Int(0));
+    allow(&server, &rules).await;
+    assert!(got(&*backend, &claim).await && freed(&*backend, &claim).await);
+}
+
 /// Returns `true` if scripts cannot ask this server for the rights of a user.
 async fn is_before_7(server: &RedisServer) -> bool {
     let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
@@ -193,23 +214,24 @@ async fn user_without_the_publish_right_is_refused_at_once() {
     );
 }
 
-/// twemproxy in front of two servers: it knows few commands, and ends the connection at others.
+/// twemproxy in front of three servers: it knows few commands, and ends the connection at others.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_proxy_that_refuses_and_shards() {
     let Some(program) = require::or_skip("nutcracker", require::program("nutcracker", "nutcracker")) else {
         return;
     };
-    let (Some(one), Some(two)) = (RedisServer::start_or_skip().await, RedisServer::start_or_skip().await)
-    else {
-        return;
-    };
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        servers.push(server);
+    }
     let (port, stats) = (Port::take().unwrap(), Port::take().unwrap());
     let directory = Directory::create("nutcracker").unwrap();
+    let named: String = servers.iter().map(|server| format!("   - {}:1\n", server.addr())).collect();
     let text = format!(
-        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n   - {}:1\n   - {}:1\n",
-        port.addr(),
-        one.addr(),
-        two.addr()
+        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n\
+         {named}",
+        port.addr()
     );
     let config = directory.path().join("nutcracker.yml");
     std::fs::write(&config, text).unwrap();
@@ -226,26 +248,33 @@ async fn behind_a_proxy_that_refuses_and_shards() {
     for mode in ["wait=poll", "wait=poll&order=unordered", "dialect=plain"] {
         let url = format!("redis://{}?{mode}&timeout=2s", port.addr());
         works(&url, &[Share::MUTEX], false).await.unwrap();
-        // Resources of both servers, renewed and released together.
+        // Resources of all servers, renewed and released together.
         let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
         let claims: Vec<_> =
             (0..40).map(|n| claim_of(&format!("r{n}"), Share::MUTEX, Duration::from_secs(10))).collect();
         for claim in &claims {
             assert!(got(&*backend, claim).await);
         }
-        let counts = (keys(&one).await, keys(&two).await);
-        assert!(counts.0 > 0 && counts.1 > 0, "{counts:?}");
+        for server in &servers {
+            assert!(keys(server).await > 0);
+            // As one does that was restarted.
+            server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+        }
         let proof = leasehold_core::Proof::none();
         let batch: Vec<_> =
             claims.iter().map(|claim| leasehold_core::Renew { claim, proof: &proof }).collect();
         for renewal in backend.renew(&batch).await {
             assert!(matches!(renewal, leasehold_core::Renewal::Renewed), "{mode}: {renewal:?}");
         }
+        for server in &servers {
+            server.command(&["SCRIPT", "FLUSH"]).await.unwrap();
+        }
         for release in backend.release(&claims.iter().collect::<Vec<_>>()).await {
             assert!(matches!(release, leasehold_core::Release::Freed), "{mode}: {release:?}");
         }
-        one.flushall().await.unwrap();
-        two.flushall().await.unwrap();
+        for server in &servers {
+            server.flushall().await.unwrap();
+        }
     }
 }
 

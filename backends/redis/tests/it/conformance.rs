@@ -129,5 +129,5 @@ mod python_redis_lock {
 }
 
 mod redisson {
-    leasehold_conformance::suite!(super::Redis::with("?dialect=redisson&key-prefix=app:"));
+    leasehold_conformance::suite!(super::Redis::with("?dialect=redisson&key-prefix=app:&watchdog=1h"));
 }

@@ -179,10 +179,73 @@ async fn a_reader_that_died_among_others_keeps_no_writer_out() {
     assert!(got(&*backend, &writer).await, "what the dead one left is tidied up");
 }
 
+/// A Java reader's watchdog sets the end of all readers of the hash, as `RedissonReadLock.renewExpirationAsync` does.
+#[tokio::test]
+async fn no_reader_relies_on_more_than_redissons_watchdog_leaves() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    let reader = |ttl| claim_of("rw", Share::READER, ttl);
+    let failure = refused(&*backend, &reader(Duration::from_secs(60))).await;
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None), "{failure}");
+    assert!(failure.detail().contains("lockWatchdogTimeout, 30s"), "{failure}");
+    for exclusive in [Share::MUTEX, Share::WRITER] {
+        let claim = claim_of("rw", exclusive, Duration::from_secs(60));
+        assert!(got(&*backend, &claim).await && freed(&*backend, &claim).await);
+    }
+    let usual = reader(Duration::from_secs(30));
+    assert!(got(&*backend, &usual).await && freed(&*backend, &usual).await);
+
+    let backend = open(&format!("{}?dialect=redisson&watchdog=2s", server.url())).await;
+    let held = reader(Duration::from_secs(2));
+    let begun = Instant::now();
+    assert!(got(&*backend, &held).await);
+    server.command(&["HSET", "rw", "8743c9c0-0795-4907-87fd-6c719a6b4586:1", "1"]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let ends = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap().into_texts().unwrap();
+    for key in ["rw", &ends[0]] {
+        server.command(&["PEXPIRE", key, "2000"]).await.unwrap();
+    }
+    let writer = claim_of("rw", Share::WRITER, TTL);
+    while !got(&*backend, &writer).await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(begun.elapsed() >= held.ttl, "a writer beside a reader, after {:?}", begun.elapsed());
+}
+
+/// A refusal has no effect, also halfway through the script.
+#[tokio::test]
+async fn refused_acquisition_leaves_no_lock_of_redisson() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    for (key, text_there) in [("redisson_lock_token:{job}", "x"), ("leasehold_claims:{job}", "x")] {
+        for share in [Share::MUTEX, Share::READER, Share::WRITER] {
+            server.command(&["SET", key, text_there]).await.unwrap();
+            let failure = refused(&*backend, &claim_of("job", share, TTL)).await;
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
+            assert!(failure.detail().contains(key), "{failure}");
+            assert_eq!(text(&server, &["EXISTS", "job"]).await, "0", "{share} {key}");
+            assert_eq!(text(&server, &["GET", key]).await, text_there);
+            server.flushall().await.unwrap();
+            assert!(got(&*backend, &claim_of("job", share, TTL)).await, "{share} {key}");
+            server.flushall().await.unwrap();
+        }
+    }
+    // What another program has put there meanwhile keeps no lock from ending.
+    for share in [Share::MUTEX, Share::READER, Share::WRITER] {
+        let (claim, other) = (claim_of("job", share, TTL), claim_of("job", Share::READER, TTL));
+        assert!(got(&*backend, &claim).await);
+        let are_two = share == Share::READER && got(&*backend, &other).await;
+        server.command(&["SET", "leasehold_claims:{job}", "x"]).await.unwrap();
+        assert!(renewed(&*backend, &claim).await && freed(&*backend, &claim).await, "{share}");
+        assert!(!are_two || freed(&*backend, &other).await);
+        assert_eq!(text(&server, &["EXISTS", "job"]).await, "0", "{share}");
+        assert_eq!(text(&server, &["GET", "leasehold_claims:{job}"]).await, "x");
+        server.flushall().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn repeated_request_and_renewal_never_shorten_a_lease() {
     let shares = [("plain", Share::MUTEX), ("python-redis-lock", Share::MUTEX), ("redisson", Share::MUTEX)];
-    for (dialect, share) in shares.into_iter().chain([("redisson", Share::READER)]) {
+    for (dialect, share) in shares.into_iter().chain([("redisson&watchdog=1h", Share::READER)]) {
         let Some((server, backend)) = open_dialect(dialect).await else { return };
         let claim = claim_of("job", share, TTL);
         let key = if dialect == "python-redis-lock" { "lock:job" } else { "job" };

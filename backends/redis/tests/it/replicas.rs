@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
-use leasehold_core::{Backend, Effect, FailureKind, Renewal, Share};
+use leasehold_core::{Backend, Effect, FailureKind, Put, Registers, Renewal, Share};
 use leasehold_testkit::{RedisSentinel, RedisServer, Reply};
 
 /// Sentinels that never fail over by themselves.
@@ -99,6 +99,37 @@ async fn missing_replicas_are_reported_in_time() {
     }
     // All forty wait at the same time, and none behind all others.
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+}
+
+/// The state that the first attempt required has passed by its own write, which a replica may still lack.
+#[tokio::test]
+async fn repeated_write_of_a_register_waits_for_replicas_too() {
+    let Some(group) = group().await else { return };
+    let url = format!("{}?replicas=2&timeout=2s", group.url());
+    let (first, again) = (connect(&url).await, connect(&url).await);
+    let at = resource("job");
+    let nothing = Registers::read(&first, &at).await.unwrap().stamp;
+    let mut seen = nothing.clone();
+    for put in [Put { value: Some(b"a".to_vec()), keep: None }, Put { value: None, keep: None }] {
+        group.stop(2).unwrap();
+        for backend in [&first, &again] {
+            let failure = backend.swap(&at, &seen, &put).await.unwrap_err();
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown));
+            assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
+        }
+        group.resume(2).unwrap();
+        while let Err(failure) = again.swap(&at, &seen, &put).await {
+            assert!(failure.is_transient(), "{failure}");
+        }
+        assert_eq!(again.swap(&at, &seen, &put).await.unwrap(), None, "it was made by the first attempt");
+        let there = group.server(2).command(&["EXISTS", "{lh:job}:value"]).await.unwrap();
+        assert_eq!(there, Reply::Int(put.value.is_some().into()), "a replica lacks what is reported as made");
+        seen = Registers::read(&first, &at).await.unwrap().stamp;
+    }
+    assert_eq!(seen, nothing);
+    // Nothing of it stays.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(group.server(0).command(&["EXISTS", "{lh:job}:confirm"]).await.unwrap(), Reply::Int(0));
 }
 
 #[tokio::test]

@@ -22,6 +22,8 @@ pub(super) struct Wire {
     received: Vec<u8>,
     /// The number of those in which the end of a reply was looked for.
     tried: usize,
+    /// The number of bytes to come that belong to a reply that was handed out.
+    skipping: usize,
     /// The place in `received` where the replies begin that the next portions are made of.
     rest: Option<usize>,
     /// The number of requests that were answered by what was read last.
@@ -31,7 +33,7 @@ pub(super) struct Wire {
 /// The answers that were handed out in one go.
 #[derive(Debug, Default)]
 pub(super) struct Portion {
-    /// The number of their bytes.
+    /// The number of their bytes, also of those to come.
     pub(super) length: usize,
     pub(super) answered: usize,
     /// `true` if more were received.
@@ -47,21 +49,32 @@ impl Wire {
             must_flush: false,
             received: Vec::new(),
             tried: 0,
+            skipping: 0,
             rest: None,
             answered: 0,
         }
     }
 
-    /// Returns `true` if nothing has arrived. Hands nothing out, and looks also if the budget of the task is used up.
+    /// Returns `true` if nothing has arrived but what is to be skipped. Hands nothing out, and looks also if the budget
+    /// of the task is used up.
     pub(super) fn is_silent(&mut self) -> bool {
-        let mut space = [std::mem::MaybeUninit::uninit(); 1];
-        let mut buffer = ReadBuf::uninit(&mut space);
-        let read = poll_fn(|context| {
-            Poll::Ready(Pin::new(&mut *self.stream).poll_read(context, &mut buffer).is_pending())
-        });
-        let mut unwoken = Context::from_waker(Waker::noop());
-        let is_pending = pin!(tokio::task::unconstrained(read)).poll(&mut unwoken);
-        is_pending == Poll::Ready(true) && self.received.is_empty()
+        loop {
+            let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
+            let mut buffer = ReadBuf::uninit(&mut space[..self.skipping.clamp(1, READ_SIZE)]);
+            let read = poll_fn(|context| {
+                Poll::Ready(Pin::new(&mut *self.stream).poll_read(context, &mut buffer).is_pending())
+            });
+            let mut unwoken = Context::from_waker(Waker::noop());
+            let is_pending = pin!(tokio::task::unconstrained(read)).poll(&mut unwoken);
+            if is_pending == Poll::Ready(true) {
+                return self.received.is_empty();
+            }
+            let count = buffer.filled().len();
+            if count == 0 || self.skipping == 0 {
+                return false;
+            }
+            self.skipping -= count;
+        }
     }
 
     /// Returns `true` if all that was gathered is written.
@@ -149,6 +162,9 @@ impl Wire {
         if !bytes.is_empty() {
             self.answered = 0;
         }
+        let skipped = bytes.len().min(self.skipping);
+        self.skipping -= skipped;
+        let bytes = &bytes[skipped..];
         if !self.received.is_empty() {
             self.received.extend_from_slice(bytes);
             // A reply is read from its beginning each time. So a long one is not tried again while more of it is
@@ -160,7 +176,8 @@ impl Wire {
         } else if !bytes.is_empty() {
             // Mostly the bytes are whole replies of one portion, which need not be kept.
             let portion = hand_out(bytes)?;
-            self.received.extend_from_slice(&bytes[portion.length..]);
+            self.skipping = portion.length.saturating_sub(bytes.len());
+            self.received.extend_from_slice(bytes.get(portion.length..).unwrap_or_default());
             self.tried = self.received.len();
             self.answered = portion.answered;
             self.rest = portion.has_rest.then_some(0);
@@ -180,6 +197,8 @@ impl Wire {
         self.rest = None;
         let portion = hand_out(&self.received[begin..])?;
         let end = begin + portion.length;
+        self.skipping = end.saturating_sub(self.received.len());
+        let end = end.min(self.received.len());
         self.answered = portion.answered;
         self.rest = portion.has_rest.then_some(end);
         if self.rest.is_none() {

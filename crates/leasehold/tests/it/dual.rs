@@ -60,7 +60,7 @@ mod plain {
 
 mod redisson_poll {
     use super::*;
-    leasehold_conformance::suite!(Moving::with("?dialect=dual:redisson&wait=poll"));
+    leasehold_conformance::suite!(Moving::with("?dialect=dual:redisson&wait=poll&watchdog=1h"));
 }
 
 async fn client(server: &RedisServer, options: &str) -> Client {

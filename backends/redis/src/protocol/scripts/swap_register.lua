@@ -1,6 +1,6 @@
 -- Writes or removes a register if it still has the stamp that was seen.
 --
--- KEYS  value
+-- KEYS  value, and one that is written where replicas have to confirm that nothing was done
 -- ARGV  name seen stamp keep value channel
 --   name     of the resource if its keys carry only a hash, else empty
 --   seen     the stamp that was seen, empty if there was none
@@ -14,7 +14,13 @@ local found, foreign = read_register(KEYS[1], name)
 if foreign then return foreign end
 local present = found and found.stamp or ''
 if stamp ~= '' and present == stamp then return 1 end
-if present ~= seen then return refuse_as_replica(KEYS[1]) or 0 end
+if present ~= seen then
+  local refused = refuse_as_replica(KEYS[1])
+  if refused then return refused end
+  -- An earlier attempt over another connection may have changed it. Replicas confirm what was written over this one.
+  if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', 1) end
+  return 0
+end
 
 if stamp == '' then
   local refused = refuse_as_replica(KEYS[1])
