@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use leasehold_core::Effect;
+
 use super::Interrupt;
 use super::mirror::IntoTwin;
 use super::runtime::wait_unless;
@@ -80,9 +82,28 @@ impl<K: Kind> Lock<K> {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
+        wait_unless(self.interrupt.clone(), op, Effect::None, call(self.of_this_call()))
+    }
+
+    /// Runs a call that changes a value in the store likewise.
+    pub(super) fn block_on_change<T, F>(
+        &self,
+        op: &'static str,
+        call: impl FnOnce(crate::lock::Lock<K>) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        wait_unless(self.interrupt.clone(), op, Effect::Unknown, call(self.of_this_call()))
+    }
+
+    fn of_this_call(&self) -> crate::lock::Lock<K> {
         let lock = self.lock.clone();
-        let lock = if self.is_reentrant { OF_THIS_THREAD.with(|owner| lock.owner(owner)) } else { lock };
-        wait_unless(self.interrupt.clone(), op, call(lock))
+        if !self.is_reentrant {
+            return lock;
+        }
+        OF_THIS_THREAD.with(|owner| lock.owner(owner))
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use leasehold_core::Effect;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
@@ -28,13 +29,15 @@ pub(super) fn wait<T: Send + 'static>(
     run(op, None, erase(work)).map(restore)
 }
 
-/// Runs a future likewise, until the interrupt is triggered.
+/// Runs a future likewise, until the interrupt is triggered. If the future is dropped then, `effect` is known of what
+/// it did.
 pub(super) fn wait_unless<T: Send + 'static>(
     interrupt: Option<Interrupt>,
     op: &'static str,
+    effect: Effect,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    run(op, interrupt, erase(work)).map(restore)?
+    run(op, interrupt.map(|interrupt| (interrupt, effect)), erase(work)).map(restore)?
 }
 
 /// The result of a call, without its type. Each of some hundred calls has its own type, and a task and a channel for each type
@@ -53,13 +56,27 @@ fn restore<T: 'static>(value: Erased) -> T {
 }
 
 /// Runs a future and blocks until it is done or interrupted. Panics if it panics.
-fn run(op: &'static str, interrupt: Option<Interrupt>, work: BoxFuture<'static, Erased>) -> Result<Erased> {
+fn run(
+    op: &'static str,
+    interrupt: Option<(Interrupt, Effect)>,
+    work: BoxFuture<'static, Erased>,
+) -> Result<Erased> {
+    let interrupted = move |effect| match effect {
+        Effect::None => Error::new(ErrorKind::Interrupted, op, "the wait was interrupted; nothing is held"),
+        Effect::Unknown => {
+            Error::new(ErrorKind::Interrupted, op, "the wait was interrupted").of_unknown_effect()
+        }
+    };
     let work = async move {
-        let Some(interrupt) = interrupt else { return Some(work.await) };
+        let Some((interrupt, effect)) = interrupt else { return Ok(work.await) };
+        if interrupt.is_interrupted() {
+            // Nothing has been sent.
+            return Err(interrupted(Effect::None));
+        }
         tokio::select! {
             biased;
-            () = interrupt.interrupted() => None,
-            value = work => Some(value),
+            () = interrupt.interrupted() => Err(interrupted(effect)),
+            value = work => Ok(value),
         }
     };
     let (done, receiver) = mpsc::sync_channel(1);
@@ -68,9 +85,7 @@ fn run(op: &'static str, interrupt: Option<Interrupt>, work: BoxFuture<'static, 
         drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
     });
     let outcome = receiver.recv().map_err(|_| Error::closed(op))?;
-    outcome
-        .unwrap_or_else(|payload| resume_unwind(payload))
-        .ok_or_else(|| Error::new(ErrorKind::Interrupted, op, "the wait was interrupted; nothing is held"))
+    outcome.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
 /// Runs code of the user on a thread of the runtime, whose other tasks continue elsewhere meanwhile.

@@ -26,7 +26,7 @@ impl Engine {
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.carry_out(self.contenders.track_future(work))
+        self.carry_out(self.contenders.track_future(work), Effect::Unknown)
     }
 
     /// Runs a request that changes nothing, as [`Engine::call`] does. Closing does not wait for it.
@@ -35,7 +35,7 @@ impl Engine {
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.carry_out(work)
+        self.carry_out(work, Effect::None)
     }
 
     /// Runs a wait of the backend whose caller may not be polled: its patience ends when the client closes.
@@ -55,7 +55,12 @@ impl Engine {
         }
     }
 
-    fn carry_out<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    /// Runs a request in a task. If the task ends with the runtime, `effect` is known of the request.
+    fn carry_out<T, W>(
+        &self,
+        work: W,
+        effect: Effect,
+    ) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -70,7 +75,11 @@ impl Engine {
             #[cfg(leasehold_sim)]
             let _aborted = aborted;
             match task {
-                Some(task) => task.await.unwrap_or_else(|_| Err(closed())),
+                Some(task) => task.await.unwrap_or_else(|_| {
+                    let mut failure = closed();
+                    failure.effect = effect;
+                    Err(failure)
+                }),
                 None => Err(closed()),
             }
         }
