@@ -372,6 +372,8 @@ impl Client {
     /// them. Waits up to `limit` for the answers of the server, and returns `true` if it answered all
     /// releases.
     ///
+    /// In a fork of the process that opened the client it does nothing.
+    ///
     /// A release that is still without an answer is sent at least once more, so a server that has come
     /// back can answer it. A release that the client had given up before does not change the result: that lock
     /// ends with its lease. A lock that is granted meanwhile is released as well, and its caller gets

@@ -72,7 +72,7 @@ impl Client {
     /// Panics if `work` panics, with the same payload.
     ///
     /// # Errors
-    /// Those of `work`, and `Closed` in a forked process.
+    /// Those of `work`.
     pub fn call<T, F>(&self, work: impl FnOnce(crate::Client) -> F) -> Result<T>
     where
         T: Send + 'static,

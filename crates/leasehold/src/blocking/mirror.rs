@@ -100,8 +100,7 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// As there, `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt), and `Closed` in
-        /// a forked process.
+        /// As there, and `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt).
         pub fn $call(
             &self,
             $($named: impl AsRef<str>,)?
@@ -123,9 +122,8 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// As there, `Closed` in a forked process, and `Interrupted` if the wait was
-        /// [interrupted](crate::blocking::Interrupt). The call may then have taken effect, and the error
-        /// [says so](crate::Error::may_have_happened).
+        /// As there, and `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt). The call may
+        /// then have taken effect, and the error [says so](crate::Error::may_have_happened).
         pub fn $call(&self, $($argument: $(&$borrowed)? $($owned)?),*) -> Result<$answer> {
             $(let $argument = $argument.to_owned();)*
             let done = self.block_on_change(stringify!($call), move |inner| async move {
@@ -139,7 +137,7 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// `Closed` in a forked process.
+        /// `Unavailable` if the operating system gives the library no threads.
         pub fn $call(&self, $($argument: $owned),*) -> Result<$answer> {
             let done = self.block_on(stringify!($call), move |inner| async move {
                 Ok(inner.$call($($argument),*).await)
@@ -152,7 +150,7 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// As there, and `Closed` in a forked process.
+        /// As there.
         pub fn $call(self, $($argument: $(&$borrowed)? $($owned)?),*) -> Result<$answer> {
             $(let $argument = $argument.to_owned();)*
             let done = self.consume(stringify!($call), move |inner| async move {
@@ -191,7 +189,7 @@ macro_rules! mirror {
         #[doc = mirror!(@link $name $call "Calls [`" "`] and blocks until it returns, for up to `limit`; `None` if it has not returned by then.")]
         ///
         /// # Errors
-        /// `Closed` in a forked process.
+        /// `Unavailable` if the operating system gives the library no threads.
         pub fn $within(&self, limit: Duration) -> Result<Option<$answer>> {
             self.block_on(stringify!($call), move |inner| async move { Ok(within(limit, inner.$call()).await) })
         }

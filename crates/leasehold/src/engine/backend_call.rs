@@ -112,7 +112,8 @@ impl Engine {
     /// `Closed` where the client is closed, its runtime has ended, or this process is a fork of the one
     /// that opened it.
     pub(crate) fn is_open(&self, op: &'static str) -> Result<(), Error> {
-        if self.closed.is_cancelled() || self.is_forked() {
+        // The fork comes first: the token has a mutex, which may be locked there for ever.
+        if self.is_forked() || self.closed.is_cancelled() {
             return Err(Error::closed(op));
         }
         Ok(())
