@@ -102,7 +102,7 @@ impl Client {
     ///
     /// | URL | store |
     /// |---|---|
-    /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
+    /// | `mem:` | this client's memory; `mem:name` is shared by the clients of the process that are open together |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server; with TLS it needs the feature `redis-tls` |
     /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | the primary that Redis Sentinel elects |
