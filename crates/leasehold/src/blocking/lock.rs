@@ -59,6 +59,9 @@ impl<K: Kind> Lock<K> {
     /// Makes the lock reentrant for the calling thread, as `ReentrantLock` of `java.util.concurrent`: a
     /// thread that holds it is granted it again at once, and the last guard releases it. Asking for
     /// more than the thread holds, such as to write while it reads, is refused with `Deadlock`.
+    ///
+    /// In the destructor of a thread-local value a thread may hold nothing any more in this sense: the lock is then
+    /// acquired as for another thread.
     #[must_use]
     pub fn reentrant(mut self) -> Self {
         self.is_reentrant = true;
@@ -103,7 +106,9 @@ impl<K: Kind> Lock<K> {
         if !self.is_reentrant {
             return lock;
         }
-        OF_THIS_THREAD.with(|owner| lock.owner(owner))
+        // The owner of a thread that is ending may be gone.
+        let owner = OF_THIS_THREAD.try_with(Owner::clone).unwrap_or_else(|_| Owner::new());
+        lock.owner(&owner)
     }
 }
 
