@@ -348,13 +348,14 @@ impl Client {
     /// a claim by force see [`Client::break_claim`].
     ///
     /// # Promises
-    /// When the call returns, the request is stored: a holder sees it even if the caller has ended. The
+    /// When the call returns, the request is stored: a holder that listens sees it even if the caller has ended. The
     /// request is for the present holders, not for later ones. Repeating the call does not make a second
     /// request.
     ///
     /// # Does not promise
     /// A holder need not listen, and need not release the lock. Watch the lock with [`Client::changed`],
-    /// or just wait for it.
+    /// or just wait for it. A store that removes values by itself keeps a request for a day: repeat it for a
+    /// holder that has not listened by then.
     ///
     /// # Cancel safety
     /// If the future is dropped, it is not known whether the request was stored.
