@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use leasehold_core::{Clock, Moment};
 
 use crate::clock::SystemClock;
 use crate::panics::{contained, logged};
+use crate::per_process::{CHAIN, PerProcess};
 
 /// A future that is ready once the clock of the machine has reached a moment.
 #[derive(Debug)]
@@ -83,13 +83,8 @@ impl Drop for Alarm {
 }
 
 /// The list of one process.
-///
-/// A fork has the list of its parent, perhaps locked by a thread that it does not have. So each process
-/// takes a list of its own.
 #[derive(Debug)]
 struct ProcessAlarms {
-    /// The id of its process; zero if it is not taken yet.
-    process: AtomicU32,
     queue: Mutex<AlarmQueue>,
     changed: Condvar,
 }
@@ -102,29 +97,21 @@ struct AlarmQueue {
     has_thread: bool,
 }
 
-/// One list for each process of a chain of forks that each use this library.
-static ALARMS: [ProcessAlarms; 32] = [const { ProcessAlarms::new() }; 32];
+static ALARMS: [PerProcess<ProcessAlarms>; CHAIN] = [const { PerProcess::new(ProcessAlarms::new()) }; CHAIN];
 
 impl ProcessAlarms {
     const fn new() -> ProcessAlarms {
         let queue = AlarmQueue { waiting: BTreeMap::new(), next: 0, has_thread: false };
-        ProcessAlarms { process: AtomicU32::new(0), queue: Mutex::new(queue), changed: Condvar::new() }
+        ProcessAlarms { queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     /// Returns the list of this process; `None` if its ancestors took all.
     fn current() -> Option<&'static ProcessAlarms> {
-        ProcessAlarms::for_process(leasehold_machine::process_id())
-    }
-
-    fn for_process(process: u32) -> Option<&'static ProcessAlarms> {
-        ALARMS.iter().find(|alarms| {
-            let taken = alarms.process.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst);
-            taken.map_or_else(|owner| owner == process, |_| true)
-        })
+        PerProcess::of_this(&ALARMS)
     }
 
     fn is_this_process(&self) -> bool {
-        self.process.load(Ordering::SeqCst) == leasehold_machine::process_id()
+        ProcessAlarms::current().is_some_and(|own| std::ptr::eq(own, self))
     }
 
     fn lock(&self) -> MutexGuard<'_, AlarmQueue> {
@@ -238,9 +225,8 @@ pub(crate) mod tests {
         let alarms = ProcessAlarms::current().unwrap();
         let _locked = alarms.lock();
         let fork = std::process::id() + 1;
-        let other = ProcessAlarms::for_process(fork).unwrap();
+        let other = PerProcess::of(fork, &ALARMS).unwrap();
         assert!(!std::ptr::eq(alarms, other) && other.queue.try_lock().is_ok());
-        assert!(std::ptr::eq(other, ProcessAlarms::for_process(fork).unwrap()));
         assert!(std::ptr::eq(alarms, ProcessAlarms::current().unwrap()));
         // A waiter in the list of another process is left there.
         let place = Some((other, 7));

@@ -102,7 +102,7 @@ impl Client {
     ///
     /// | URL | store |
     /// |---|---|
-    /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
+    /// | `mem:` | this client's memory; `mem:name` is shared by the clients of the process that are open together |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server; with TLS it needs the feature `redis-tls` |
     /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | the primary that Redis Sentinel elects |
@@ -348,13 +348,14 @@ impl Client {
     /// a claim by force see [`Client::break_claim`].
     ///
     /// # Promises
-    /// When the call returns, the request is stored: a holder sees it even if the caller has ended. The
+    /// When the call returns, the request is stored: a holder that listens sees it even if the caller has ended. The
     /// request is for the present holders, not for later ones. Repeating the call does not make a second
     /// request.
     ///
     /// # Does not promise
     /// A holder need not listen, and need not release the lock. Watch the lock with [`Client::changed`],
-    /// or just wait for it.
+    /// or just wait for it. A store that removes values by itself keeps a request for a day: repeat it for a
+    /// holder that has not listened by then.
     ///
     /// # Cancel safety
     /// If the future is dropped, it is not known whether the request was stored.
@@ -371,6 +372,8 @@ impl Client {
     /// Closes the client: ends every wait with `Closed`, and marks all held locks as lost and releases
     /// them. Waits up to `limit` for the answers of the server, and returns `true` if it answered all
     /// releases.
+    ///
+    /// In a fork of the process that opened the client it does nothing.
     ///
     /// A release that is still without an answer is sent at least once more, so a server that has come
     /// back can answer it. A release that the client had given up before does not change the result: that lock

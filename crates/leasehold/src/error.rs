@@ -41,6 +41,8 @@ pub struct Error {
     resource: Option<Resource>,
     text: String,
     failure: Option<Box<Failure>>,
+    /// The effect of the operation, as far as it is known.
+    effect: Effect,
 }
 
 /// The kinds of [`Error`].
@@ -62,9 +64,11 @@ pub enum ErrorKind {
     /// removed in the background. A wait with a limit ends with this kind if the store does not answer: it
     /// is not known whether the lock is free.
     OutcomeUnknown,
-    /// An operation that the backend does not support; nothing was sent.
+    /// An operation that the backend does not support. Nothing took effect, unless the error
+    /// [says otherwise](Error::may_have_happened): an earlier attempt may have been sent.
     Unsupported,
-    /// An invalid request; nothing was sent.
+    /// An invalid request, or a value or a table of another program in the place of one of this library. Nothing
+    /// took effect, unless the error [says otherwise](Error::may_have_happened).
     Invalid,
     /// A refusal by the server or the file system.
     Denied,
@@ -73,7 +77,8 @@ pub enum ErrorKind {
     Closed,
     /// A circle of waiters that would wait for each other for ever, or an owner that would wait for itself.
     Deadlock,
-    /// A wait that another thread ended. Nothing is held.
+    /// A wait that another thread ended. Nothing is held. A call that changes a value in the store may have
+    /// changed it, and [says so](Error::may_have_happened).
     Interrupted,
     /// A wait for something that cannot come any more: a barrier that broke, or a latch that was removed.
     Broken,
@@ -91,7 +96,15 @@ pub(crate) fn none_if_timed_out<T>(waited: Result<T>) -> Result<Option<T>> {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, op: &'static str, text: impl Into<String>) -> Self {
-        Error { kind, op, resource: None, text: text.into(), failure: None }
+        let effect = if kind == ErrorKind::OutcomeUnknown { Effect::Unknown } else { Effect::None };
+        Error { kind, op, resource: None, text: text.into(), failure: None, effect }
+    }
+
+    /// Marks the effect of the operation as unknown.
+    #[must_use]
+    pub(crate) fn of_unknown_effect(mut self) -> Self {
+        self.effect = Effect::Unknown;
+        self
     }
 
     pub(crate) fn on(mut self, resource: &Resource) -> Self {
@@ -150,8 +163,8 @@ impl Error {
             _ if failure.effect == Effect::Unknown => ErrorKind::OutcomeUnknown,
             _ => ErrorKind::Unavailable,
         };
-        let text = failure.detail().to_owned();
-        Error { kind, op, resource: None, text, failure: Some(Box::new(failure)) }
+        let (text, effect) = (failure.detail().to_owned(), failure.effect);
+        Error { kind, op, resource: None, text, failure: Some(Box::new(failure)), effect }
     }
 
     pub(crate) fn with_op(mut self, op: &'static str) -> Self {
@@ -184,9 +197,10 @@ impl Error {
         self.failure.as_deref()
     }
 
-    /// Returns `true` if the operation may have taken effect although it failed.
+    /// Returns `true` if the operation may have taken effect although it failed. The kind does not say it: a
+    /// server may refuse the second attempt, for instance, after it has carried out the first.
     pub fn may_have_happened(&self) -> bool {
-        self.kind == ErrorKind::OutcomeUnknown
+        self.effect == Effect::Unknown
     }
 
     /// Returns `true` if this is the loss of a lock that was held.
@@ -201,7 +215,7 @@ impl fmt::Display for Error {
             Some(resource) => write!(f, "{} {resource}: {}", self.op, self.text)?,
             None => write!(f, "{}: {}", self.op, self.text)?,
         }
-        if self.kind == ErrorKind::OutcomeUnknown {
+        if self.may_have_happened() {
             f.write_str(
                 " (it may have taken effect: check that before you repeat it; leftovers are removed in the background)",
             )?;
@@ -244,6 +258,20 @@ impl From<Unmet> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An earlier attempt may have arrived, although the last one was refused.
+    #[test]
+    fn any_kind_of_error_says_that_it_may_have_happened() {
+        let kinds =
+            [FailureKind::Denied, FailureKind::Foreign, FailureKind::Unsupported, FailureKind::Closed];
+        for kind in kinds {
+            for effect in [Effect::None, Effect::Unknown] {
+                let error = Error::failed("update", Failure::new(kind, effect, "no"));
+                assert_eq!(error.may_have_happened(), effect == Effect::Unknown, "{error:?}");
+                assert_eq!(error.to_string().contains("may have taken effect"), effect == Effect::Unknown);
+            }
+        }
+    }
 
     #[test]
     fn error_text_names_operation_resource_and_effect() {

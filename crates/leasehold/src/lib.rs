@@ -72,6 +72,7 @@ mod lock;
 mod mutant;
 mod open;
 mod panics;
+mod per_process;
 #[cfg(leasehold_sim)]
 pub mod probe;
 mod random;

@@ -65,3 +65,26 @@ fn minimum_hold_is_kept_by_a_thread_that_is_ending() {
         assert!(block_on(second.release()).is_err());
     });
 }
+
+/// The owner that the library keeps for the thread is gone by then.
+#[test]
+fn reentrant_lock_is_taken_by_a_thread_that_is_ending() {
+    let locks = leasehold::blocking::Client::open("mem:").unwrap();
+    let mutex = locks.mutex("job").reentrant();
+    let last = mutex.clone();
+    let ends = std::thread::spawn(move || {
+        let act = move || {
+            let guard = last.lock().unwrap();
+            // Without the thread's owner each acquisition has an owner of its own.
+            assert!(last.try_lock().unwrap().is_none());
+            guard.release().unwrap();
+        };
+        LAST.set(Some(LastAct(Some(Box::new(act)))));
+        // What a thread uses later is destroyed first.
+        let (outer, inner) = (mutex.lock().unwrap(), mutex.lock().unwrap());
+        inner.release().unwrap();
+        outer.release().unwrap();
+    });
+    ends.join().unwrap();
+    locks.mutex("job").try_lock().unwrap().expect("it is released").release().unwrap();
+}

@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::block_on;
 use futures_util::FutureExt;
 use leasehold::backend::LossCause;
-use leasehold::{Client, ErrorKind, Guard, State};
+use leasehold::{Client, ErrorKind, Guard, State, blocking};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -27,19 +27,28 @@ const RUNTIME: &str = "LEASEHOLD_FORK_RUNTIME";
 /// A third of it is when the first renewal is due.
 const TTL: Duration = Duration::from_secs(12);
 
+/// The test that is the process that forks.
+const PARENT: &str = "the_parent";
+/// The same for the blocking API.
+const BLOCKING_PARENT: &str = "the_parent_that_blocks";
+
 async fn forks_on(runtime: &str) {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     forks_over(&server.url(), runtime);
 }
 
 fn forks_over(url: &str, runtime: &str) {
+    forks(PARENT, url, runtime);
+}
+
+fn forks(test: &str, url: &str, runtime: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (source, library) = (dir.path().join("forking.c"), dir.path().join("forking.so"));
     std::fs::write(&source, FORKING).unwrap();
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
     assert!(compiled.unwrap().success());
     let parent = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_parent", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
         .env("LD_PRELOAD", &library)
         .env(URL, url)
         .env(RUNTIME, runtime)
@@ -67,6 +76,12 @@ const ALONE: &str = "one thread";
 fn a_child_ends_no_sign_of_life_of_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     forks_over(&format!("file:{}", dir.path().join("store").display()), ALONE);
+}
+
+#[test]
+fn a_child_locks_by_the_blocking_api_as_its_parent_does() {
+    let dir = tempfile::tempdir().unwrap();
+    forks(BLOCKING_PARENT, &format!("file:{}", dir.path().join("store").display()), ALONE);
 }
 
 #[cfg(feature = "sqlite")]
@@ -210,6 +225,43 @@ fn the_parent() {
         waiting.await.unwrap().unwrap().release().await.unwrap();
         locks.mutex("job/0").lock().await.unwrap().release().await.unwrap();
     });
+}
+
+#[test]
+#[ignore = "it is the process that forks, run by a test above"]
+fn the_parent_that_blocks() {
+    let url = std::env::var(URL).unwrap();
+    let locks = blocking::Client::open(&url).unwrap();
+    let held = ["kept", "released in the child"].map(|name| locks.mutex(name).ttl(TTL).lock().unwrap());
+    let [kept, released] = held;
+    let parent = std::process::id();
+    // In both of them this comes back.
+    std::os::unix::fs::chroot("/forks").unwrap();
+    if std::process::id() != parent {
+        let child = catch_unwind(AssertUnwindSafe(|| {
+            let forked = ErrorKind::Lost(LossCause::Forked);
+            assert_eq!(kept.check().unwrap_err().kind(), forked);
+            assert_eq!(kept.lost_within(TTL).unwrap(), Some(LossCause::Forked));
+            assert_eq!(released.release().unwrap_err().kind(), forked);
+            // The client of the parent stays closed here.
+            assert_eq!(locks.mutex("next").lock().unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(locks.inspect("kept").unwrap_err().kind(), ErrorKind::Closed);
+            locks.close(Duration::from_millis(100)).unwrap();
+            // Another one does all that the first one did.
+            let own = blocking::Client::open(&url).unwrap();
+            assert!(own.mutex("kept").try_lock().unwrap().is_none(), "the parent holds it");
+            let next = own.mutex("next").lock().unwrap();
+            assert_eq!(next.lost_within(Duration::from_millis(50)).unwrap(), None);
+            next.release().unwrap();
+        }));
+        std::process::exit(i32::from(child.is_err()));
+    }
+    let child = waitpid(None::<Pid>, WaitOptions::empty()).unwrap().unwrap().1;
+    assert_eq!(child.exit_status(), Some(0), "the child failed");
+    for guard in [kept, released] {
+        guard.check().unwrap();
+        guard.release().unwrap();
+    }
 }
 
 /// An acquisition that was polled once.

@@ -193,6 +193,30 @@ fn single_flight_loads_once_and_returns_no_replaced_value() {
     });
 }
 
+/// The caller comes after the invalidation, and a flight of its own process is under way since before.
+#[tokio::test(start_paused = true)]
+async fn caller_after_an_invalidation_gets_no_earlier_value() {
+    let [client] = clients();
+    let source = Arc::new(Source::default());
+    let flight = flight(&client.locks);
+    let early: Vec<_> = (0..2)
+        .map(|_| {
+            let (flight, source) = (flight.clone(), source.clone());
+            tokio::spawn(async move { ask(&flight, &source, Duration::from_millis(100), false).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    source.version.store(1, Ordering::SeqCst);
+    flight.invalidate().await.unwrap();
+    let late = ask(&flight, &source, Duration::ZERO, false).await.unwrap();
+    assert_eq!((version(&late), late.origin), (1, ValueSource::Loaded));
+    for caller in early {
+        assert_eq!(version(&caller.await.unwrap().unwrap()), 0);
+    }
+    assert_eq!(version(&flight.get().await.unwrap().unwrap()), 1);
+    assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+}
+
 /// A loader that is slow beyond its lease is overtaken, and what it brings in the end replaces nothing.
 #[tokio::test(start_paused = true)]
 async fn a_slow_old_loader_does_not_replace_a_newer_value() {

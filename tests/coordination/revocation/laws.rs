@@ -121,6 +121,17 @@ async fn revocation_reaches_all_holders_but_no_later_one() {
     assert!(tokio::time::timeout(Duration::from_secs(5), late.revoked()).await.is_err());
 }
 
+/// The holder listens late, and the store has not forgotten the request.
+#[tokio::test(start_paused = true)]
+async fn revocation_is_kept_for_a_holder_that_listens_within_a_day() {
+    let [holder, asker] = clients();
+    let guard = holder.locks.mutex("m").lock().await.unwrap();
+    assert_eq!(asker.locks.revoke("m", "in time").await.unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_secs(23 * 3600)).await;
+    let seen = tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await;
+    assert_eq!(reason(seen.unwrap()), "in time");
+}
+
 /// A request to the giver does not reach the holder that continues the lock; a request that was made
 /// while the token was out does.
 #[tokio::test(start_paused = true)]

@@ -360,3 +360,35 @@ async fn upgrade_right_after_another_is_not_a_deadlock() {
         settles(&one, name).await;
     }
 }
+
+/// The gate stays for up to a ttl, and no reader is left that wants to write.
+#[tokio::test(start_paused = true)]
+async fn upgrade_after_a_lost_release_of_the_gate_is_not_a_deadlock() {
+    let [one, two] = clients();
+    let prices = one.locks.rwlock("prices").ttl(Duration::from_secs(60));
+    let mut first = prices.upgradable_read().await.unwrap();
+    let reader = two.locks.rwlock("prices").read().await.unwrap();
+    let upgrading = tokio::spawn(async move {
+        first.upgrade().await.unwrap();
+        first
+    });
+    waiting(&two.locks, "prices", 1).await;
+    // As after a crash: the gate and both claims are left to their ttl, and an operator frees the lock itself.
+    one.fault(Verb::Release, Mode::LoseRequest);
+    reader.release().await.unwrap();
+    drop(tokio::time::timeout(PATIENCE, upgrading).await.unwrap().unwrap());
+    for holder in two.locks.inspect("prices").await.unwrap().holders {
+        two.locks.break_claim("prices", &holder).await.unwrap();
+    }
+    let mut second = two.locks.rwlock("prices").upgradable_read().await.unwrap();
+    let error = second.upgrade().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // Beside another reader, which may be the one that wants to write, it is a deadlock.
+    let third = two.locks.rwlock("prices").read().await.unwrap();
+    assert_eq!(second.upgrade().await.unwrap_err().kind(), ErrorKind::Deadlock);
+    third.release().await.unwrap();
+    one.fault(Verb::Release, Mode::Pass);
+    settles(&two.locks, "prices!upgrade").await;
+    second.upgrade().await.unwrap();
+    second.release().await.unwrap();
+}

@@ -34,7 +34,8 @@ const MODULES: &[(&str, &[&str])] = &[
 ];
 
 /// Modules of values only: all may use them, and they use only each other.
-const LEAVES: &[&str] = &["alarm", "clock", "error", "mutant", "panics", "random", "watch", "events"];
+const LEAVES: &[&str] =
+    &["alarm", "clock", "error", "mutant", "panics", "per_process", "random", "watch", "events"];
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let exports = sources.iter().find(|source| source.path == format!("{FOLDER}lib.rs")).map(exports);

@@ -72,7 +72,7 @@ impl Client {
     /// Panics if `work` panics, with the same payload.
     ///
     /// # Errors
-    /// Those of `work`, and `Closed` in a forked process.
+    /// Those of `work`.
     pub fn call<T, F>(&self, work: impl FnOnce(crate::Client) -> F) -> Result<T>
     where
         T: Send + 'static,
@@ -104,9 +104,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::blocking::{MultiLock, Mutex, Stripe};
+    use crate::blocking::{Interrupt, MultiLock, Mutex, Stripe};
     use crate::error::ErrorKind;
-    use crate::layer::{Fault, Mode};
+    use crate::layer::{Fault, Mode, Verb};
     use crate::local::MemoryBackend;
 
     /// Opens a client on a wire of its own to `store`.
@@ -115,6 +115,38 @@ mod tests {
         let backend = fault.clone();
         let client = wait("open", async move { crate::Client::builder().over(backend) }).unwrap().unwrap();
         (Client { client }, fault)
+    }
+
+    /// The engine carries a change out, whether or not its caller waits for it.
+    #[test]
+    fn interrupted_change_may_have_happened_and_a_wait_has_not() {
+        let store = Arc::new(MemoryBackend::new());
+        let (locks, wire) = client(&store);
+        let (latch, interrupt) = (locks.latch("started", 1), Interrupt::new());
+        wire.set(Verb::Swap, Mode::LateReply(Duration::from_secs(1)));
+        let counting = latch.clone().interrupted_by(&interrupt);
+        let counting = thread::spawn(move || counting.count_down());
+        while latch.remaining().unwrap() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        interrupt.interrupt();
+        let error = counting.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        assert!(error.may_have_happened(), "{error}");
+        // Nothing is sent under an interrupt that was triggered before.
+        let early = latch.interrupted_by(&interrupt).reset().unwrap_err();
+        assert!(early.kind() == ErrorKind::Interrupted && !early.may_have_happened(), "{early}");
+
+        let (held, interrupt) = (locks.mutex("job").lock().unwrap(), Interrupt::new());
+        let waiting = locks.mutex("job").interrupted_by(&interrupt);
+        let waiting = thread::spawn(move || waiting.lock().map(drop));
+        while locks.inspect("job").unwrap().waiting.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        interrupt.interrupt();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert!(error.kind() == ErrorKind::Interrupted && !error.may_have_happened(), "{error}");
+        drop(held);
     }
 
     type Ended = Result<bool, ErrorKind>;

@@ -108,7 +108,7 @@ impl BlockingGuard<crate::Guard> {
     /// block: leases are renewed meanwhile. At most 128 such actions run at a time.
     ///
     /// # Errors
-    /// `Closed` in a forked process.
+    /// `Unavailable` if the operating system gives the library no threads.
     pub fn on_lost(&self, act: impl FnOnce(LossCause) + Send + 'static) -> Result<()> {
         act_on("lost", self.ending(), act)
     }
@@ -119,7 +119,7 @@ impl BlockingGuard<crate::Guard> {
     /// Between the steps of some work, `limit` has to be at least the time of a round trip to the store.
     ///
     /// # Errors
-    /// As [`Guard::revoked`](crate::Guard::revoked), and `Closed` in a forked process.
+    /// As [`Guard::revoked`](crate::Guard::revoked).
     pub fn revoked_within(&self, limit: Duration) -> Result<Option<Revocation>> {
         let revoking = self.revoking();
         match wait("revoked", within(limit, revoking))? {
@@ -133,8 +133,8 @@ impl BlockingGuard<crate::Guard> {
     /// released before. It may block: leases are renewed meanwhile.
     ///
     /// # Errors
-    /// `Closed` in a forked process. If the store cannot report requests, `act` is never called;
-    /// [`BlockingGuard::revoked_within`] says why.
+    /// `Unavailable` if the operating system gives the library no threads. If the store cannot report
+    /// requests, `act` is never called; [`BlockingGuard::revoked_within`] says why.
     pub fn on_revoked(&self, act: impl FnOnce(Revocation) + Send + 'static) -> Result<()> {
         let revoking = self.revoking();
         act_on("revoked", async move { revoking.await.ok().flatten() }, act)

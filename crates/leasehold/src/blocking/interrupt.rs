@@ -7,6 +7,10 @@ use tokio_util::sync::CancellationToken;
 ///
 /// Clones are the same interrupt. It stays triggered: make a new one for new waits.
 ///
+/// An interrupted call leaves behind as much as a future that is dropped: no place in a queue and no lock, but a
+/// change of a value may be made. The error of such a call says so
+/// ([`may_have_happened`](crate::Error::may_have_happened)).
+///
 /// ```
 /// use leasehold::blocking::{Interrupt, Client};
 /// use leasehold::ErrorKind;

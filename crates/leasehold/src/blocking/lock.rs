@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use leasehold_core::Effect;
+
 use super::Interrupt;
 use super::mirror::IntoTwin;
 use super::runtime::wait_unless;
@@ -57,6 +59,9 @@ impl<K: Kind> Lock<K> {
     /// Makes the lock reentrant for the calling thread, as `ReentrantLock` of `java.util.concurrent`: a
     /// thread that holds it is granted it again at once, and the last guard releases it. Asking for
     /// more than the thread holds, such as to write while it reads, is refused with `Deadlock`.
+    ///
+    /// In the destructor of a thread-local value a thread may hold nothing any more in this sense: the lock is then
+    /// acquired as for another thread.
     #[must_use]
     pub fn reentrant(mut self) -> Self {
         self.is_reentrant = true;
@@ -80,9 +85,30 @@ impl<K: Kind> Lock<K> {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
+        wait_unless(self.interrupt.clone(), op, Effect::None, call(self.of_this_call()))
+    }
+
+    /// Runs a call that changes a value in the store likewise.
+    pub(super) fn block_on_change<T, F>(
+        &self,
+        op: &'static str,
+        call: impl FnOnce(crate::lock::Lock<K>) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        wait_unless(self.interrupt.clone(), op, Effect::Unknown, call(self.of_this_call()))
+    }
+
+    fn of_this_call(&self) -> crate::lock::Lock<K> {
         let lock = self.lock.clone();
-        let lock = if self.is_reentrant { OF_THIS_THREAD.with(|owner| lock.owner(owner)) } else { lock };
-        wait_unless(self.interrupt.clone(), op, call(lock))
+        if !self.is_reentrant {
+            return lock;
+        }
+        // The owner of a thread that is ending may be gone.
+        let owner = OF_THIS_THREAD.try_with(Owner::clone).unwrap_or_else(|_| Owner::new());
+        lock.owner(&owner)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The step from a call of the asynchronous API to a call that blocks.
 //!
 //! Ground rules: nothing is decided here. The list of all such calls is in `mirrors.rs`. A type of this
-//! module has `block_on`, which runs a future on the shared runtime, and `consume` if a call ends it.
+//! module has `block_on`, which runs a future on the shared runtime, `block_on_change` for calls that change a value
+//! and can be interrupted, and `consume` if a call ends it.
 
 use std::future::Future;
 use std::time::Duration;
@@ -75,6 +76,7 @@ pub(super) async fn within<T>(limit: Duration, waiting: impl Future<Output = T>)
 /// | line | the asynchronous method |
 /// |---|---|
 /// | `call name(a: &A, b: B) -> C;` | `async fn name(&self, a: &A, b: B) -> Result<C>` |
+/// | `change name(a: &A) -> C;` | the same, where the store may be changed although the wait was interrupted |
 /// | `call name[n](a: &A) -> C;` | `async fn name(&self, n: impl AsRef<str>, a: &A) -> Result<C>` |
 /// | `plain name(a: A) -> C;` | `async fn name(&self, a: A) -> C` |
 /// | `within name_within = name() -> C;` | `async fn name(&self) -> C`, which may wait for ever |
@@ -98,8 +100,7 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// As there, `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt), and `Closed` in
-        /// a forked process.
+        /// As there, and `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt).
         pub fn $call(
             &self,
             $($named: impl AsRef<str>,)?
@@ -114,11 +115,29 @@ macro_rules! mirror {
         }
         mirror! { @ $name $($rest)* }
     };
+    (
+        @ $name:ident change $call:ident($($argument:ident: $(&$borrowed:ident)? $($owned:ident)?),*) -> $answer:ty;
+        $($rest:tt)*
+    ) => {
+        #[doc = mirror!(@call $name $call)]
+        ///
+        /// # Errors
+        /// As there, and `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt). The call may
+        /// then have taken effect, and the error [says so](crate::Error::may_have_happened).
+        pub fn $call(&self, $($argument: $(&$borrowed)? $($owned)?),*) -> Result<$answer> {
+            $(let $argument = $argument.to_owned();)*
+            let done = self.block_on_change(stringify!($call), move |inner| async move {
+                inner.$call($($(Borrow::<$borrowed>::borrow(&$argument))? $(<$owned>::from($argument))?),*).await
+            });
+            Ok(done?.into_twin())
+        }
+        mirror! { @ $name $($rest)* }
+    };
     (@ $name:ident plain $call:ident($($argument:ident: $owned:ty),*) -> $answer:ty; $($rest:tt)*) => {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// `Closed` in a forked process.
+        /// `Unavailable` if the operating system gives the library no threads.
         pub fn $call(&self, $($argument: $owned),*) -> Result<$answer> {
             let done = self.block_on(stringify!($call), move |inner| async move {
                 Ok(inner.$call($($argument),*).await)
@@ -131,7 +150,7 @@ macro_rules! mirror {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
-        /// As there, and `Closed` in a forked process.
+        /// As there.
         pub fn $call(self, $($argument: $(&$borrowed)? $($owned)?),*) -> Result<$answer> {
             $(let $argument = $argument.to_owned();)*
             let done = self.consume(stringify!($call), move |inner| async move {
@@ -170,7 +189,7 @@ macro_rules! mirror {
         #[doc = mirror!(@link $name $call "Calls [`" "`] and blocks until it returns, for up to `limit`; `None` if it has not returned by then.")]
         ///
         /// # Errors
-        /// `Closed` in a forked process.
+        /// `Unavailable` if the operating system gives the library no threads.
         pub fn $within(&self, limit: Duration) -> Result<Option<$answer>> {
             self.block_on(stringify!($call), move |inner| async move { Ok(within(limit, inner.$call()).await) })
         }

@@ -67,7 +67,7 @@ mirror! {
         call lock() -> Guard;
         call try_lock() -> Option<Guard>;
         call try_lock_for(limit: Duration) -> Option<Guard>;
-        call accept_transfer(token: &TransferToken) -> Guard;
+        change accept_transfer(token: &TransferToken) -> Guard;
     }
 
     RwLock as RwLock {
@@ -77,7 +77,7 @@ mirror! {
         call write() -> Guard;
         call try_write() -> Option<Guard>;
         call try_write_for(limit: Duration) -> Option<Guard>;
-        call accept_transfer(token: &TransferToken) -> Guard;
+        change accept_transfer(token: &TransferToken) -> Guard;
     }
 
     Semaphore as Semaphore {
@@ -87,7 +87,7 @@ mirror! {
         call acquire_many(permits: u32) -> Guard;
         call try_acquire_many(permits: u32) -> Option<Guard>;
         call try_acquire_many_for(permits: u32, limit: Duration) -> Option<Guard>;
-        call accept_transfer(token: &TransferToken) -> Guard;
+        change accept_transfer(token: &TransferToken) -> Guard;
     }
 
     MultiLock as MultiLock {
@@ -138,19 +138,19 @@ mirror! {
     }
 
     Latch as Latch {
-        call count_down() -> ();
-        call count_down_as(member: &str) -> ();
+        change count_down() -> ();
+        change count_down_as(member: &str) -> ();
         call remaining() -> u32;
         call wait() -> ();
-        call reset() -> ();
+        change reset() -> ();
     }
 
     Barrier as Barrier {
-        call wait() -> BarrierWaitResult;
-        call wait_for(limit: Duration) -> BarrierWaitResult;
+        change wait() -> BarrierWaitResult;
+        change wait_for(limit: Duration) -> BarrierWaitResult;
         call arrived() -> u32;
         call is_broken() -> bool;
-        call reset() -> ();
+        change reset() -> ();
     }
 
     RateLimit as RateLimit {
@@ -169,6 +169,6 @@ mirror! {
 
     SingleFlight as SingleFlight {
         call get() -> Option<FlightOutcome>;
-        call invalidate() -> ();
+        change invalidate() -> ();
     }
 }

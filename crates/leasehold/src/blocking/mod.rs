@@ -25,8 +25,9 @@
 //! [the asynchronous API](crate::Client).
 //!
 //! # After a fork
-//! A child process has none of the threads that carry out the calls: calls fail there with `Closed`,
-//! and every lock that its parent holds counts as lost in the child.
+//! A child process has none of the locks of its parent: they count as lost there, and a client of the parent is
+//! closed in the child, whose calls of it fail with `Closed`. Open another client in the child. The first call of
+//! the child starts threads of its own, so what holds for threads after a fork holds there as well.
 //!
 //! Promises, limits and errors are those of the asynchronous types of the same names.
 

@@ -36,7 +36,7 @@ impl Observer {
     /// at once. `None` means that the election has no leader.
     ///
     /// # Errors
-    /// As [`Observer::next`](crate::Observer::next), and `Closed` in a forked process.
+    /// As [`Observer::next`](crate::Observer::next), and `Closed` if the process was forked during a call.
     pub fn next_leader(&mut self) -> Result<Option<Leader>> {
         let Some(mut observer) = self.observer.take() else { return Err(Error::closed("observe")) };
         let (observer, outcome) = wait("observe", async move {

@@ -10,6 +10,8 @@ use std::future::Future;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use leasehold_core::Effect;
+
 use super::Interrupt;
 use super::mirror::{IntoTwin, within};
 use super::runtime::{may_block, wait_unless};
@@ -101,7 +103,16 @@ impl<T: Clone + Send + 'static> Blocking<T> {
         A: Send + 'static,
         F: Future<Output = Result<A>> + Send + 'static,
     {
-        wait_unless(self.interrupt.clone(), op, call(self.inner.clone()))
+        wait_unless(self.interrupt.clone(), op, Effect::None, call(self.inner.clone()))
+    }
+
+    /// Runs a call that changes a value in the store, and blocks until it returns.
+    pub(super) fn block_on_change<A, F>(&self, op: &'static str, call: impl FnOnce(T) -> F) -> Result<A>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A>> + Send + 'static,
+    {
+        wait_unless(self.interrupt.clone(), op, Effect::Unknown, call(self.inner.clone()))
     }
 }
 
@@ -126,12 +137,14 @@ impl Blocking<crate::Versioned> {
     /// Panics if `new` panics, with the same payload; nothing is written then.
     ///
     /// # Errors
-    /// As there, and `Interrupted`.
+    /// As there, and `Interrupted`: the update may then be made, or not.
     pub fn update(
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static,
     ) -> Result<UpdateOutcome> {
-        self.block_on("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
+        self.block_on_change("update", move |value| async move {
+            value.update(|old| may_block(|| new(old))).await
+        })
     }
 }
 

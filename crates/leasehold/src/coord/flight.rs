@@ -58,7 +58,7 @@ use local::{JoinedFlight, SlotRef};
 /// [ttl](SingleFlight::with) of its lock counts as dead, and both load then; one of the results is kept.
 /// A value may be older than the source, by as much as the settings allow, and a value that the store
 /// loses is loaded again. A caller that comes during a flight may get a value that was loaded before it
-/// came.
+/// came, unless the value was [invalidated](SingleFlight::invalidate) before it came.
 ///
 /// # Freshness
 /// The store measures ages. A value is fresh for its ttl and then *stale* for
@@ -286,7 +286,8 @@ impl SingleFlight {
     }
 
     /// Removes the kept value. The result of a loader that has begun before is returned to its waiters,
-    /// and is not kept.
+    /// and is not kept. Callers that come after the removal do not get it, in this process or another: they
+    /// wait for that loader to end, and one of them loads.
     ///
     /// # Cancel safety
     /// If the future is dropped, it may or may not have been removed.
@@ -299,7 +300,10 @@ impl SingleFlight {
             None => Ok(Change::Leave(())),
             Some(_) => Ok(Change::Remove(())),
         });
-        removing.await
+        let removed = removing.await;
+        // A flight of this process that is under way may bring an older value.
+        self.flights.abandon(&(self.key.clone()?, self.cache_id));
+        removed
     }
 
     /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are

@@ -26,7 +26,7 @@ impl Engine {
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.carry_out(self.contenders.track_future(work))
+        self.carry_out(self.contenders.track_future(work), Effect::Unknown)
     }
 
     /// Runs a request that changes nothing, as [`Engine::call`] does. Closing does not wait for it.
@@ -35,7 +35,7 @@ impl Engine {
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.carry_out(work)
+        self.carry_out(work, Effect::None)
     }
 
     /// Runs a wait of the backend whose caller may not be polled: its patience ends when the client closes.
@@ -55,7 +55,12 @@ impl Engine {
         }
     }
 
-    fn carry_out<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    /// Runs a request in a task. If the task ends with the runtime, `effect` is known of the request.
+    fn carry_out<T, W>(
+        &self,
+        work: W,
+        effect: Effect,
+    ) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -70,7 +75,11 @@ impl Engine {
             #[cfg(leasehold_sim)]
             let _aborted = aborted;
             match task {
-                Some(task) => task.await.unwrap_or_else(|_| Err(closed())),
+                Some(task) => task.await.unwrap_or_else(|_| {
+                    let mut failure = closed();
+                    failure.effect = effect;
+                    Err(failure)
+                }),
                 None => Err(closed()),
             }
         }
@@ -103,7 +112,8 @@ impl Engine {
     /// `Closed` where the client is closed, its runtime has ended, or this process is a fork of the one
     /// that opened it.
     pub(crate) fn is_open(&self, op: &'static str) -> Result<(), Error> {
-        if self.closed.is_cancelled() || self.is_forked() {
+        // The fork comes first: the token has a mutex, which may be locked there for ever.
+        if self.is_forked() || self.closed.is_cancelled() {
             return Err(Error::closed(op));
         }
         Ok(())

@@ -422,6 +422,10 @@ impl Engine {
     /// Ends every wait and every hold, and waits up to `limit` for the releases. Returns `false` if some
     /// were not confirmed by then.
     pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
+        if self.is_forked() {
+            // Nothing of it belongs to this process, and what waits for its runtime waits for ever.
+            return true;
+        }
         self.closed.cancel();
         let unanswered = self.reaper.close();
         self.end_waits();

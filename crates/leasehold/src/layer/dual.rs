@@ -285,8 +285,8 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
         .note_max(old.note_max.min(new.note_max)))
 }
 
-/// Marks the effect as unknown: the new lock may be held, regardless of what the failure says
-/// of the last request.
+/// Marks the effect as unknown: a request before has changed one of the stores, or may have, regardless of
+/// what the failure says of the last one.
 fn uncertain(mut failure: Failure) -> Failure {
     failure.effect = Effect::Unknown;
     failure
@@ -300,11 +300,21 @@ fn both_renewed(new: Renewal, old: Renewal) -> Renewal {
     }
 }
 
+/// Returns the outcome of a release of both. The claim was held only if both stores still had it.
 fn both_released(new: Release, old: Release) -> Release {
+    let ends_something = [&new, &old].iter().any(|one| match one {
+        Release::Freed => true,
+        Release::Gone => false,
+        Release::Unknown(failure) => failure.effect == Effect::Unknown,
+    });
     match (new, old) {
+        // The next attempt finds the other half gone, because this one ended it.
+        (Release::Unknown(failure), _) | (_, Release::Unknown(failure)) if ends_something => {
+            Release::Unknown(uncertain(failure))
+        }
         (Release::Unknown(failure), _) | (_, Release::Unknown(failure)) => Release::Unknown(failure),
-        (Release::Gone, Release::Gone) => Release::Gone,
-        _ => Release::Freed,
+        (Release::Freed, Release::Freed) => Release::Freed,
+        (Release::Gone, _) | (_, Release::Gone) => Release::Gone,
     }
 }
 
@@ -331,6 +341,30 @@ fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn claim_that_either_store_had_lost_was_not_held() {
+        let outcome = |new, old| match both_released(new, old) {
+            Release::Freed => "freed",
+            Release::Gone => "gone",
+            Release::Unknown(failure) if failure.effect == Effect::None => "nothing ended",
+            Release::Unknown(_) => "unknown",
+        };
+        let unsent = || Release::Unknown(Failure::unavailable("it is away"));
+        let unanswered = || Release::Unknown(Failure::unanswered("no answer"));
+        assert_eq!(outcome(Release::Freed, Release::Freed), "freed");
+        assert_eq!(outcome(Release::Gone, Release::Gone), "gone");
+        for (one, expected) in [(Release::Gone, "gone"), (unsent(), "unknown"), (unanswered(), "unknown")] {
+            assert_eq!(outcome(one.clone(), Release::Freed), expected, "{one:?}");
+            assert_eq!(outcome(Release::Freed, one.clone()), expected, "{one:?}");
+        }
+        for (one, expected) in [(unsent(), "nothing ended"), (unanswered(), "unknown")] {
+            for other in [Release::Gone, unsent()] {
+                assert_eq!(outcome(one.clone(), other.clone()), expected, "{one:?} and {other:?}");
+                assert_eq!(outcome(other.clone(), one.clone()), expected, "{other:?} and {one:?}");
+            }
+        }
+    }
 
     #[test]
     fn claim_broken_in_either_store_is_broken() {

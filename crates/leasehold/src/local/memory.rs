@@ -36,7 +36,8 @@ use store::{MemoryState, WakeupKey};
 /// # Does not promise
 /// Nothing beyond this process, or beyond its end, is promised: [`Durability::Strict`] and
 /// [`FenceGrade::Strict`] mean that only the end of the process takes a claim away or a fence back, and
-/// then no user of it is left.
+/// then no user of it is left. Another value of this type is another store, which begins with no values, and at
+/// the first fence; one that is opened as `mem:name` begins above the fences of all that had a name before.
 ///
 /// # Example
 /// ```
@@ -116,6 +117,18 @@ impl MemoryBackend {
     pub fn unordered(mut self) -> Self {
         self.profile.order = QueueOrder::Unordered;
         self
+    }
+
+    /// Changes a new store so that all of its fences are above `floor`.
+    #[must_use]
+    pub(crate) fn above(self, floor: Fence) -> Self {
+        self.store().raise_floor(floor);
+        self
+    }
+
+    /// Returns a fence that is as high as the highest of this store.
+    pub(crate) fn highest_fence(&self) -> Fence {
+        self.store().highest_fence()
     }
 
     fn polls(&self) -> bool {

@@ -49,7 +49,7 @@ impl Guard {
     ///
     /// # Promises
     /// The holder sees every request that was made while this process held the lock, even one that was made
-    /// before it began to listen, and no request that was meant for an earlier holder. After the holder has
+    /// up to a day before it began to listen, and no request that was meant for an earlier holder. After the holder has
     /// seen a request, its release does not hand the lock to the next task of this process: other clients get
     /// their turn. Listening costs one read, and then what the store needs to report changes; not listening
     /// costs nothing.
@@ -57,8 +57,9 @@ impl Guard {
     /// # Does not promise
     /// No time limit is promised: a request is seen as soon as the store reports a change of a value,
     /// or, if the store does not report changes, at the next read, up to half a second later. On a store
-    /// that can lose values a request can be lost. If there are several requests, the reason of one of them
-    /// is returned.
+    /// that can lose values a request can be lost. On a store that removes values by itself a request is kept for
+    /// a day: a holder that begins to listen later may not see it. If there are several requests, the reason
+    /// of one of them is returned.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -45,8 +45,9 @@ use crate::panics::in_this_span;
 ///
 /// # Does not promise
 /// An upgrade is not always possible: if a writer already waits, even one of this process, only a release
-/// of the reader resolves that. Readers that come while the guard waits to write are queued behind it on a
-/// store that keeps a queue, and pass it on a store that does not.
+/// of the reader resolves that. If the end of an upgrade is not confirmed, for up to its ttl a reader beside other
+/// readers gets `Deadlock`, although none of them wants to write. Readers that come while the guard waits to
+/// write are queued behind it on a store that keeps a queue, and pass it on a store that does not.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct Upgradable {
@@ -118,7 +119,8 @@ impl Upgradable {
     ///
     /// # Errors
     /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would wait
-    /// for the other, so release the reader and acquire for writing. `Lost` if the reader was lost
+    /// for the other, so release the reader and acquire for writing. `Unavailable` if the store has not confirmed
+    /// the end of an earlier upgrade, of this guard or of a reader that is gone. `Lost` if the reader was lost
     /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless the lock is lost, the guard is still
     /// a reader.
     pub async fn upgrade(&mut self) -> Result<()> {
@@ -182,9 +184,7 @@ impl Upgradable {
                             changed; try again";
                 return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
             }
-            let text = "another reader is about to become a writer, so each would wait for the other; \
-                        nothing changed; release the lock, then acquire it as a writer";
-            return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
+            return Err(self.refused().await.on(&resource));
         };
         let want = self.lock.want(rest()?)?;
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
@@ -212,6 +212,26 @@ impl Upgradable {
         // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
         self.check()
+    }
+
+    /// Returns the error where another claim has the gate.
+    ///
+    /// The reader of that claim keeps the lock until it has become a writer. Without another reader, the gate is left
+    /// over: its release was not confirmed.
+    async fn refused(&self) -> Error {
+        let seen = match self.lock.engine.inspect(self.resource(), None, Duration::ZERO).await {
+            Ok(seen) => seen,
+            Err(error) => return error.with_op("upgrade"),
+        };
+        let own = self.read.tag();
+        if seen.holders.iter().all(|holder| holder.id.tag() == own) {
+            let text = "the store has not confirmed the end of an upgrade by a reader that is gone; nothing changed; \
+                        try again";
+            return Error::new(ErrorKind::Unavailable, "upgrade", text);
+        }
+        let text = "another reader is about to become a writer, so each would wait for the other; \
+                    nothing changed; release the lock, then acquire it as a writer";
+        Error::new(ErrorKind::Deadlock, "upgrade", text)
     }
 
     /// Acquires the gate; `None` if another reader has it.

@@ -4,11 +4,11 @@
 //! of the schemes of that row.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Backend, Effect, Failure, FailureKind};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Fence};
 
 use super::SweepReport;
 #[cfg(any(feature = "memcached", feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -16,6 +16,7 @@ use crate::clock::SystemClock;
 #[cfg(feature = "redis")]
 use crate::layer::{Dual, Quorum, QuorumConfig};
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
+use crate::per_process::{CHAIN, PerProcess};
 
 /// A kind of store.
 #[async_trait]
@@ -73,25 +74,41 @@ impl Store for Memory {
         let name = url.strip_prefix("mem:").ok_or_else(|| {
             Failure::new(FailureKind::Invalid, Effect::None, "a memory is named by mem: with its colon")
         })?;
-        Ok(memory(name))
+        memory(name)
+    }
+}
+
+/// The memories of one process that have a name.
+#[derive(Default)]
+struct NamedMemories {
+    /// Those in use, and those that were in use when a memory was last opened.
+    open: HashMap<String, Arc<MemoryBackend>>,
+    /// The highest fence of those that were dropped: no fence of a name comes twice.
+    floor: Fence,
+}
+
+impl NamedMemories {
+    fn open(&mut self, name: &str) -> Arc<MemoryBackend> {
+        let unused: Vec<_> = self.open.extract_if(|_, memory| Arc::strong_count(memory) == 1).collect();
+        self.floor = unused.iter().map(|(_, memory)| memory.highest_fence()).fold(self.floor, Fence::max);
+        let new = || Arc::new(MemoryBackend::new().above(self.floor));
+        self.open.entry(name.to_owned()).or_insert_with(new).clone()
     }
 }
 
 /// Returns the memory of this name, which all clients of the process that are open at the same time share.
-fn memory(name: &str) -> Arc<dyn Backend> {
-    static NAMED: Mutex<Option<HashMap<String, Weak<MemoryBackend>>>> = Mutex::new(None);
+fn memory(name: &str) -> Result<Arc<dyn Backend>, Failure> {
+    static NAMED: [PerProcess<Mutex<Option<NamedMemories>>>; CHAIN] =
+        [const { PerProcess::new(Mutex::new(None)) }; CHAIN];
     if name.is_empty() {
-        return Arc::new(MemoryBackend::new());
+        return Ok(Arc::new(MemoryBackend::new()));
     }
-    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
-    let named = named.get_or_insert_default();
-    named.retain(|_, memory| memory.strong_count() > 0);
-    if let Some(memory) = named.get(name).and_then(Weak::upgrade) {
-        return memory;
-    }
-    let memory = Arc::new(MemoryBackend::new());
-    named.insert(name.to_owned(), Arc::downgrade(&memory));
-    memory
+    let Some(named) = PerProcess::of_this(&NAMED) else {
+        let text =
+            format!("no fork of a fork, and so on, of more than {CHAIN} has a named memory: use `mem:`");
+        return Err(unsupported(text));
+    };
+    Ok(named.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().open(name))
 }
 
 pub(super) struct Files;
@@ -272,5 +289,37 @@ impl Store for MySql {
         let config = leasehold_mysql::MySqlConfig::parse(url)?;
         let (clock, step) = (Arc::new(SystemClock), |swept| progress(of_rows(swept)));
         Ok(of_rows(leasehold_mysql::sweep_under(config, clock, prefix, unused_for, step).await?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Claim, ClaimId, Patience, Resource, Share, Step};
+
+    use super::*;
+
+    async fn fence_in(store: &Arc<dyn Backend>, number: u8) -> Fence {
+        let id = ClaimId::from_bytes([number; 16]);
+        let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, Duration::from_secs(30));
+        let once = Patience::none(Arc::new(crate::clock::SystemClock));
+        let Step::Granted(grant) = store.contend(&claim, &once).await.unwrap() else { panic!("it is free") };
+        store.release(&[&claim]).await;
+        grant.fence.unwrap()
+    }
+
+    #[tokio::test]
+    async fn fences_of_a_named_memory_rise_when_it_is_opened_again() {
+        let mut last = Fence::default();
+        for number in 0..4 {
+            let store = memory("opened again").unwrap();
+            let shared = memory("opened again").unwrap();
+            for store in [&store, &shared, &store] {
+                let fence = fence_in(store, number).await;
+                assert!(fence > last, "{fence} after {last}");
+                last = fence;
+            }
+            // Another name does not need the floor, and may have it.
+            fence_in(&memory("another").unwrap(), number).await;
+        }
     }
 }

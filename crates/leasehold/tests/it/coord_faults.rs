@@ -313,3 +313,30 @@ async fn max_hold_of_a_loader_outlives_a_later_limit_of_the_flight() {
         stuck.abort();
     }
 }
+
+/// The task that waits for the answer ends with its runtime, after the store has made the change.
+#[test]
+fn change_whose_runtime_ends_may_have_happened() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (store, wire, stock) = runtime.block_on(async {
+        let store = Store::new();
+        let (locks, wire) = store.client();
+        (store, wire, locks.versioned("stock"))
+    });
+    wire.set(Verb::Swap, Mode::LateReply(SOON));
+    let updating =
+        std::thread::spawn(move || common::block_on(stock.update(|_| Some(b"1".to_vec()))).unwrap_err());
+    while wire.calls(Verb::Swap) == 0 {
+        std::thread::sleep(ms(1));
+    }
+    drop(runtime);
+    let error = updating.join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert!(error.may_have_happened(), "{error}");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (locks, _) = store.client();
+        let found = locks.versioned("stock").read().await.unwrap();
+        assert_eq!(found.value(), Some(b"1".as_slice()));
+    });
+}

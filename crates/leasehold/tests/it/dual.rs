@@ -153,6 +153,45 @@ async fn the_loss_of_one_is_the_loss_of_both() {
     }
 }
 
+/// Opens two stores in memory, and a client that holds their locks together. The new one is behind a fault.
+fn moving() -> (Arc<MemoryBackend>, Arc<Fault>, Arc<MemoryBackend>, Client) {
+    let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+    let fault = Arc::new(Fault::over(new.clone()));
+    let dual = Dual::of(old.clone(), fault.clone()).unwrap();
+    (old, fault, new, Client::builder().over(Arc::new(dual)).unwrap())
+}
+
+/// The work ran beside another holder of that half, perhaps.
+#[tokio::test]
+async fn release_after_the_loss_of_either_half_is_an_error() {
+    for is_old in [true, false] {
+        let (old, _, new, locks) = moving();
+        let guard = locks.mutex("job").lock().await.unwrap();
+        let operator = Client::builder().over(if is_old { old } else { new }).unwrap();
+        let held = operator.inspect("job").await.unwrap().holders.remove(0);
+        operator.break_claim("job", &held).await.unwrap();
+        let other = operator.mutex("job").try_lock().await.unwrap().expect("that half is free");
+        let error = guard.release().await.unwrap_err();
+        assert!(error.is_lost(), "{is_old}: {error}");
+        drop(other);
+    }
+}
+
+/// The first attempt frees the old half, so the second does not find it.
+#[tokio::test]
+async fn repeated_release_of_both_halves_is_not_a_loss() {
+    let (_, fault, _, locks) = moving();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    fault.set(Verb::Release, Mode::Refuse);
+    let before = fault.calls(Verb::Release);
+    let releasing = tokio::spawn(guard.release());
+    while fault.calls(Verb::Release) == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fault.set(Verb::Release, Mode::Pass);
+    releasing.await.unwrap().unwrap();
+}
+
 /// A failure of the old store while the new lock is held is reported as an unknown outcome, and leaves
 /// nothing behind.
 #[tokio::test(flavor = "multi_thread")]

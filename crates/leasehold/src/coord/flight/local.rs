@@ -1,8 +1,8 @@
 //! Joins many callers of one process into one flight.
 //!
 //! Ground rules: the first caller loads; the others wait for its result and not for their turn. If it
-//! has no result, the next one loads, in the order of arrival. A slot whose turn does not come is left to
-//! those that are in it.
+//! has no result, the next one loads, in the order of arrival. A slot whose turn does not come, or whose value
+//! was invalidated, is left to those that are in it.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -64,6 +64,11 @@ impl Flights {
         let slot = slot.clone();
         drop(slots);
         SlotRef { flights: self.clone(), key, slot }
+    }
+
+    /// Leaves the slot of a key to those that are in it: callers that join from here on have another one.
+    pub(super) fn abandon(&self, key: &Key) {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
 

@@ -95,8 +95,9 @@ impl Engine {
         tokio::select! {
             biased;
             // First: what was granted while the client closed is lost by now, and is released by its drop.
-            () = self.closed.cancelled() => Err(closed()),
-            outcome = receiver => outcome.unwrap_or_else(|_| Err(closed())),
+            // The token may have been used.
+            () = self.closed.cancelled() => Err(closed().of_unknown_effect()),
+            outcome = receiver => outcome.unwrap_or_else(|_| Err(closed().of_unknown_effect())),
         }
     }
 }

@@ -82,6 +82,16 @@ impl MemoryState {
         known.filter(|fence| *fence != Fence::default())
     }
 
+    /// Makes the fences of all resources that are not known yet greater than `floor`.
+    pub(super) fn raise_floor(&mut self, floor: Fence) {
+        self.floor = self.floor.max(floor);
+    }
+
+    pub(super) fn highest_fence(&self) -> Fence {
+        let known = self.ledgers.values().map(Ledger::last_fence).chain(self.idle.values().copied());
+        known.fold(self.floor, Fence::max)
+    }
+
     pub(super) fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
         let Some(ledger) = self.ledgers.get_mut(&claim.resource) else { return false };
         let renewed = ledger.renew(claim.id, claim.ttl, now);
