@@ -19,7 +19,9 @@ use crate::{Durability, Effect, Failure, FailureKind, Patience, Resource, WaitMo
 ///
 /// Promises, each a law of the conformance suite:
 /// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of
-///    several swaps on one seen state one takes effect at most.
+///    several swaps on one seen state one takes effect at most. A state without a value may return: on it another
+///    swap takes effect once the value of the first was removed, also if it is the same request, repeated. A store
+///    where none returns by a removal [says so](RegisterPromise::names_removals).
 /// 2. **Never by half**: a read returns a written value as a whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
 /// 4. **Wake**: a waiter learns of a change within what `waiting` promises, also of one between look and
@@ -45,7 +47,8 @@ pub trait Registers: Debug + Send + Sync {
     /// # Errors
     /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one with a
     /// lifetime if the store does not forget, both before anything is sent. After any other whose
-    /// effect is `Unknown` a read shows whether it was written, if the value names its writer.
+    /// effect is `Unknown` a read shows whether it was written, if the value names its writer and was not removed
+    /// since.
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure>;
 
     /// Returns the state of the register as soon as it is not the one that was seen, or when patience ends.
@@ -69,18 +72,31 @@ pub struct RegisterPromise {
     pub durability: Durability,
     /// `true` if values can be written that the store itself forgets after a while.
     pub forgets: bool,
+    /// `true` if a removal leaves a state of its own, so that a register which was written and removed is not in the
+    /// state before.
+    ///
+    /// A write whose answer was lost can then be sent again, also where there was no value. The end of a value by its
+    /// time to live may bring back the state before.
+    pub names_removals: bool,
 }
 
 impl RegisterPromise {
     /// Creates the promise of a store that never forgets a value.
     pub const fn new(max_bytes: usize, waiting: WaitMode, durability: Durability) -> RegisterPromise {
-        RegisterPromise { max_bytes, waiting, durability, forgets: false }
+        RegisterPromise { max_bytes, waiting, durability, forgets: false, names_removals: false }
     }
 
     /// Promises that values can be written that the store itself forgets after a while.
     #[must_use]
     pub const fn forgets(mut self) -> RegisterPromise {
         self.forgets = true;
+        self
+    }
+
+    /// Promises that a removal leaves a state of its own.
+    #[must_use]
+    pub const fn names_removals(mut self) -> RegisterPromise {
+        self.names_removals = true;
         self
     }
 
@@ -117,7 +133,8 @@ pub struct Registered {
 /// A name of one state of a register, without further meaning.
 ///
 /// No two values that were ever written under one name have the same stamp, even if they are equal. All
-/// states without a value may have the same one.
+/// states without a value may have the same one, unless the store [promises](RegisterPromise::names_removals)
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(String);
 

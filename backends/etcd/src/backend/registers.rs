@@ -31,7 +31,7 @@ use crate::state::lease::length_for;
 
 /// Returns what a cluster of this safety promises of its registers.
 pub(crate) fn promise(durability: Durability) -> RegisterPromise {
-    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, durability).forgets()
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, durability).forgets().names_removals()
 }
 
 #[async_trait::async_trait]

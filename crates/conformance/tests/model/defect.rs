@@ -104,5 +104,6 @@ pub enum Defect {
     ForgetsEarly,
     NeverForgets,
     KeepsInSilence,
+    RemovalsAreAlike,
     EndsInSilence,
 }
