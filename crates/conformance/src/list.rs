@@ -232,6 +232,7 @@ macro_rules! __each_law {
                 waiter_with_an_old_state_is_answered_at_once: "a waiter with an older state does not wait",
                 register_wait_returns_when_patience_ends: "and gets the state that is still current",
                 a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
+                reported_remaining_time_never_exceeds_the_real_one: "also of a value that is written again with what is left",
                 end_of_a_value_wakes_its_waiters: "a waiter learns that a value was forgotten",
             }
         }

@@ -22,7 +22,8 @@ use steps::{present, put, read, remove, store, swap, unwritten_stamp, write};
 pub(crate) use time::{
     a_value_is_forgotten_in_time_and_not_earlier, end_of_a_value_wakes_its_waiters,
     no_change_is_lost_between_check_and_wait, register_change_wakes_its_waiters,
-    register_wait_returns_when_patience_ends, waiter_with_an_old_state_is_answered_at_once,
+    register_wait_returns_when_patience_ends, reported_remaining_time_never_exceeds_the_real_one,
+    waiter_with_an_old_state_is_answered_at_once,
 };
 
 pub(crate) async fn promises_are_the_same_on_every_connection(trial: &Trial) -> Checked {

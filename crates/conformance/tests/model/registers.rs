@@ -57,6 +57,10 @@ impl Store {
             false => value,
         };
         let left = (slot.until != Moment::NEVER).then(|| now.until(slot.until));
+        let left = left.map(|left| match self.is(Defect::RoundsUpWhatIsLeft) {
+            true => Duration::from_millis(left.as_millis().div_ceil(1000) as u64 * 1000),
+            false => left,
+        });
         Registered { value: Some(value), stamp: slot.stamp, left }
     }
 

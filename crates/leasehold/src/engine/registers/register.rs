@@ -214,6 +214,16 @@ impl Register {
         self.store().is_ok_and(|store| store.promise().forgets)
     }
 
+    /// Returns the longest time to live.
+    pub(crate) fn max_keep(&self) -> Duration {
+        self.store().map_or(Duration::MAX, |store| store.promise().max_keep)
+    }
+
+    /// Returns the largest difference by which [`Seen::left`] is rounded down.
+    pub(crate) fn rounding(&self) -> Duration {
+        self.store().map_or(Duration::ZERO, |store| store.promise().rounding)
+    }
+
     /// Draws a number that no other client draws.
     ///
     /// # Errors
