@@ -218,6 +218,7 @@ macro_rules! __each_law {
                 value_is_kept_until_it_is_removed: "what was written is what everybody reads",
                 a_stale_stamp_never_writes: "a write on a state that has passed is refused",
                 no_two_writes_have_one_stamp: "also a value that is removed and written again is another state",
+                removal_leaves_a_state_of_its_own: "where it is promised: a removal brings back no state before",
                 every_value_reads_back_byte_for_byte: "also an empty one, and one as long as may be",
                 a_value_that_is_too_long_is_refused: "longer ones fail as Invalid, without effect",
                 registers_of_different_names_are_different: "names that differ in one byte are two registers",
@@ -231,6 +232,7 @@ macro_rules! __each_law {
                 waiter_with_an_old_state_is_answered_at_once: "a waiter with an older state does not wait",
                 register_wait_returns_when_patience_ends: "and gets the state that is still current",
                 a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
+                reported_remaining_time_never_exceeds_the_real_one: "also of a value that is written again with what is left",
                 end_of_a_value_wakes_its_waiters: "a waiter learns that a value was forgotten",
             }
         }

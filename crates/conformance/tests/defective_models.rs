@@ -201,6 +201,8 @@ faults! {
         NeverForgets in strong breaks "registers::a_value_is_forgotten_in_time_and_not_earlier",
             "registers::end_of_a_value_wakes_its_waiters";
         KeepsInSilence in session breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
+        RoundsUpWhatIsLeft in strong breaks "registers::reported_remaining_time_never_exceeds_the_real_one";
+        RemovalsAreAlike in strong breaks "registers::removal_leaves_a_state_of_its_own";
         EndsInSilence in strong breaks "registers::end_of_a_value_wakes_its_waiters";
     }
     processes {

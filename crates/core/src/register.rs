@@ -19,7 +19,9 @@ use crate::{Durability, Effect, Failure, FailureKind, Patience, Resource, WaitMo
 ///
 /// Promises, each a law of the conformance suite:
 /// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of
-///    several swaps on one seen state one takes effect at most.
+///    several swaps on one seen state one takes effect at most. A state without a value may return: on it another
+///    swap takes effect once the value of the first was removed, also if it is the same request, repeated. A store
+///    where none returns by a removal [says so](RegisterPromise::names_removals).
 /// 2. **Never by half**: a read returns a written value as a whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
 /// 4. **Wake**: a waiter learns of a change within what `waiting` promises, also of one between look and
@@ -43,9 +45,10 @@ pub trait Registers: Debug + Send + Sync {
     /// otherwise: nothing was written.
     ///
     /// # Errors
-    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one with a
-    /// lifetime if the store does not forget, both before anything is sent. After any other whose
-    /// effect is `Unknown` a read shows whether it was written, if the value names its writer.
+    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`] or kept for longer than
+    /// [`RegisterPromise::max_keep`], `Unsupported` for one with a lifetime if the store does not forget, all before
+    /// anything is sent. After any other whose effect is `Unknown` a read shows whether it was written, if the value
+    /// names its writer and was not removed since.
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure>;
 
     /// Returns the state of the register as soon as it is not the one that was seen, or when patience ends.
@@ -69,18 +72,57 @@ pub struct RegisterPromise {
     pub durability: Durability,
     /// `true` if values can be written that the store itself forgets after a while.
     pub forgets: bool,
+    /// The longest time after which the store forgets a value; one that is to be kept for longer is refused.
+    pub max_keep: Duration,
+    /// The largest difference by which [`Registered::left`] is rounded down.
+    pub rounding: Duration,
+    /// `true` if a removal leaves a state of its own, so that a register which was written and removed is not in the
+    /// state before.
+    ///
+    /// A write whose answer was lost can then be sent again, also where there was no value. The end of a value by its
+    /// time to live may bring back the state before.
+    pub names_removals: bool,
 }
 
 impl RegisterPromise {
     /// Creates the promise of a store that never forgets a value.
     pub const fn new(max_bytes: usize, waiting: WaitMode, durability: Durability) -> RegisterPromise {
-        RegisterPromise { max_bytes, waiting, durability, forgets: false }
+        RegisterPromise {
+            max_bytes,
+            waiting,
+            durability,
+            forgets: false,
+            max_keep: Duration::MAX,
+            rounding: Duration::ZERO,
+            names_removals: false,
+        }
     }
 
     /// Promises that values can be written that the store itself forgets after a while.
     #[must_use]
     pub const fn forgets(mut self) -> RegisterPromise {
         self.forgets = true;
+        self
+    }
+
+    /// Sets [`RegisterPromise::max_keep`].
+    #[must_use]
+    pub const fn max_keep(mut self, max: Duration) -> RegisterPromise {
+        self.max_keep = max;
+        self
+    }
+
+    /// Sets [`RegisterPromise::rounding`].
+    #[must_use]
+    pub const fn rounding(mut self, rounding: Duration) -> RegisterPromise {
+        self.rounding = rounding;
+        self
+    }
+
+    /// Promises that a removal leaves a state of its own.
+    #[must_use]
+    pub const fn names_removals(mut self) -> RegisterPromise {
+        self.names_removals = true;
         self
     }
 
@@ -98,6 +140,12 @@ impl RegisterPromise {
             let text = "this store forgets nothing by itself: remove the value when its time is over";
             return refused(FailureKind::Unsupported, text.to_owned());
         }
+        if let Some(keep) = put.keep.filter(|keep| *keep > self.max_keep) {
+            let (keep, max) = (keep.as_secs(), self.max_keep.as_secs());
+            let text =
+                format!("this store cannot keep a value for {keep} s and then forget it: {max} s at most");
+            return refused(FailureKind::Invalid, text);
+        }
         Ok(())
     }
 }
@@ -109,15 +157,17 @@ pub struct Registered {
     pub value: Option<Vec<u8>>,
     /// The name of this state.
     pub stamp: Stamp,
-    /// The remaining time to live, by the store's clock and rounded down; `None` if the store never
-    /// forgets the value, or if the register is empty.
+    /// The remaining time to live, by the store's clock and rounded down: no more than what is left of the time that
+    /// the value was written for, although the store may keep it for longer. `None` if the store never forgets the
+    /// value, or if the register is empty.
     pub left: Option<Duration>,
 }
 
 /// A name of one state of a register, without further meaning.
 ///
 /// No two values that were ever written under one name have the same stamp, even if they are equal. All
-/// states without a value may have the same one.
+/// states without a value may have the same one, unless the store [promises](RegisterPromise::names_removals)
+/// otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(String);
 
@@ -165,6 +215,10 @@ mod tests {
         assert_eq!(refusal(&never, put(Some(4), Some(9))), FailureKind::Unsupported);
         let forgetful = never.clone().forgets();
         assert!(forgetful.check(&put(Some(4), Some(9))).is_ok());
+        let brief = forgetful.clone().max_keep(Duration::from_secs(9));
+        assert!(brief.check(&put(Some(4), Some(9))).is_ok());
+        assert!(brief.check(&put(Some(4), None)).is_ok());
+        assert_eq!(refusal(&brief, put(Some(4), Some(10))), FailureKind::Invalid);
         assert_eq!(refusal(&forgetful, put(Some(5), Some(9))), FailureKind::Invalid);
     }
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold::layer::{Mode, Verb};
+use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind};
 
-use crate::world::on_half_of_them;
+use crate::world::{World, on_half_of_them, soon, ticks};
 
 /// Members count, are cut off in the middle of it or die, and are started anew: each is counted once,
 /// and no waiter passes before all have begun to count.
@@ -102,4 +104,37 @@ async fn another_number_and_no_number_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
     assert_eq!(locks.latch("l", 2).remaining().await.unwrap(), 1);
+}
+
+/// The latch is made and the answer lost, it is removed, and it is made again before its waiter looks.
+#[tokio::test(start_paused = true)]
+async fn a_latch_whose_making_was_not_answered_is_made_anew_under_another_number() {
+    let clock = ticks();
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()).polling());
+    let world = World { store, clock, ..World::at_once() };
+    let [maker, waiter, others] = std::array::from_fn(|_| world.calm_client());
+    let latch = others.locks.latch("started", 2);
+    maker.fault(Verb::Swap, Mode::LoseReply);
+    let counting = tokio::spawn({
+        let latch = maker.locks.latch("started", 2);
+        async move { latch.count_down_as("one").await }
+    });
+    while maker.calls(Verb::Swap) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    maker.fault(Verb::Read, Mode::Hang);
+    let waiting = tokio::spawn({
+        let latch = waiter.locks.latch("started", 2);
+        async move { latch.wait().await }
+    });
+    // By then it looks now and then only.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!waiting.is_finished());
+    latch.reset().await.unwrap();
+    maker.fault(Verb::Swap, Mode::Pass);
+    maker.fault(Verb::Read, Mode::Pass);
+    soon("the count", counting).await.unwrap().unwrap();
+    assert_eq!(latch.remaining().await.unwrap(), 1);
+    let error = soon("the waiter", waiting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
 }

@@ -142,6 +142,41 @@ async fn an_update_whose_answer_is_lost_is_made_once() {
     assert_eq!(number(other.read().await.unwrap().value()), 3);
 }
 
+/// The value is written and its answer lost, and another client takes it before the writer asks again.
+#[tokio::test(start_paused = true)]
+async fn a_first_value_whose_answer_is_lost_is_not_written_twice() {
+    let [client, others] = clients();
+    let (value, other) = (client.locks.versioned("offer"), others.locks.versioned("offer"));
+    let absent = other.read().await.unwrap();
+    client.fault(Verb::Swap, Mode::LoseReply);
+    let offering = tokio::spawn(async move { value.update(|_| Some(b"job".to_vec())).await });
+    let offered = other.changed(&absent, Duration::from_secs(10)).await.unwrap();
+    assert_eq!(offered.value(), Some(&b"job"[..]));
+    other.update(|_| None).await.unwrap();
+    client.fault(Verb::Swap, Mode::Pass);
+    let outcome = soon("the offer", offering).await.unwrap();
+    assert_eq!(other.read().await.unwrap().value(), None, "the job is offered again: {outcome:?}");
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
+/// What is known not to have been sent is sent again, and what is found is made.
+#[tokio::test(start_paused = true)]
+async fn a_first_value_is_written_as_soon_as_it_is_known_what_became_of_it() {
+    for (fault, expected) in [(Mode::Refuse, 2), (Mode::LoseReply, 1)] {
+        let [client, others] = clients();
+        let value = client.locks.versioned("offer");
+        client.fault(Verb::Swap, fault);
+        let offering = tokio::spawn(async move { value.update(|_| Some(b"job".to_vec())).await });
+        while client.calls(Verb::Swap) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.fault(Verb::Swap, Mode::Pass);
+        soon("the offer", offering).await.unwrap().unwrap();
+        assert_eq!(client.calls(Verb::Swap), expected, "{fault:?}");
+        assert_eq!(others.locks.versioned("offer").read().await.unwrap().value(), Some(&b"job"[..]));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn unanswered_update_is_reported_as_outcome_unknown() {
     let store = World::at_once();

@@ -6,7 +6,8 @@
 //! others were first at. No state ever returns, so a request that arrives late does nothing: each
 //! removal changes a second key, and a value that is put where none exists is put only if that key was
 //! not changed. A value that is to be forgotten hangs on a lease of its own, whose time begins anew
-//! once the value is stored.
+//! once the value is stored. That lease is longer than was asked for, so the value carries its own time, and
+//! only what is left of that is reported.
 
 use std::time::Duration;
 
@@ -27,11 +28,13 @@ use crate::protocol::proto::{
     RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
 };
 use crate::protocol::txn::{Span, changed_at, created_at, into_range, op, version_is};
-use crate::state::lease::length_for;
 
 /// Returns what a cluster of this safety promises of its registers.
 pub(crate) fn promise(durability: Durability) -> RegisterPromise {
-    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, durability).forgets()
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, durability)
+        .forgets()
+        .names_removals()
+        .rounding(Duration::from_secs(1))
 }
 
 #[async_trait::async_trait]
@@ -139,21 +142,25 @@ async fn look(shared: &Shared, place: &Place) -> Result<(Registered, i64), Failu
         let stamp = State::absent(removed.kvs.first()).stamp();
         return Ok((Registered { value: None, stamp, left: None }, revision));
     };
-    let (_, value) = unframed(kv)?;
-    let left = match kv.lease {
-        0 => None,
-        id => Some(time_left(shared, id).await?),
+    let (keep, value) = unframed(kv)?;
+    let left = match keep {
+        None => None,
+        Some(keep) => Some(keep.saturating_sub(time_used(shared, kv.lease, keep).await?)),
     };
     let registered = Registered { value: Some(value.to_vec()), stamp: State::of(kv).stamp(), left };
     Ok((registered, revision))
 }
 
-async fn time_left(shared: &Shared, id: i64) -> Result<Duration, Failure> {
+/// Returns the time since this lease began, rounded up; `keep` where the lease has ended.
+async fn time_used(shared: &Shared, id: i64, keep: Duration) -> Result<Duration, Failure> {
     let asked =
         shared.cluster.ask(|conn| async move { conn.time_to_live(LeaseTimeToLiveRequest { id }).await });
-    let ttl = asked.await.map_err(Refusal::without_effect)?.value.ttl;
+    let lease = asked.await.map_err(Refusal::without_effect)?.value;
     // A lease that has ended meanwhile is counted below zero.
-    Ok(Duration::from_secs(u64::try_from(ttl).unwrap_or_default()))
+    let Ok(left) = u64::try_from(lease.ttl) else { return Ok(keep) };
+    // The server may have granted more than it was asked for.
+    let granted = u64::try_from(lease.granted_ttl).unwrap_or_default();
+    Ok(Duration::from_secs(granted.saturating_sub(left)))
 }
 
 async fn write(
@@ -168,7 +175,8 @@ async fn write(
         Some(keep) => lease_for(shared, keep).await?,
     };
     let mark = random::number()?.to_be_bytes();
-    let put = PutRequest { key: place.key.clone(), value: framed(mark, value), lease, ignore_value: false };
+    let value = framed(mark, keep, value);
+    let put = PutRequest { key: place.key.clone(), value, lease, ignore_value: false };
     let Answer { value: answer, doubt } = ask(shared, place, seen, vec![op(Request::Put(put))]).await?;
     let revision = answer.header.map_or(0, |header| header.revision);
     let written = match answer.succeeded {
@@ -223,7 +231,8 @@ async fn ask(
 
 /// Opens a new lease that is longer than a value is to be kept.
 async fn lease_for(shared: &Shared, keep: Duration) -> Result<i64, Failure> {
-    let ttl = i64::try_from(length_for(keep.min(MAX_KEEP))).unwrap_or(i64::MAX);
+    // A second more, because a server ends a lease within its last second.
+    let ttl = i64::try_from(keep.min(MAX_KEEP).as_millis().div_ceil(1000) + 1).unwrap_or(i64::MAX);
     let id = (random::number()? >> 1).max(1).cast_signed();
     let asked = shared.cluster.ask(|conn| async move { conn.grant(LeaseGrantRequest { ttl, id }).await });
     match asked.await {
@@ -254,13 +263,25 @@ fn whole(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
 }
 
-/// Writes a value as it is stored: the number of the write, and behind it the value itself.
-fn framed(mark: Mark, value: &[u8]) -> Vec<u8> {
-    [&mark, value].concat()
+/// Writes a value as it is stored: the number of the write, for how many milliseconds the value is kept if it is to be
+/// forgotten, and behind them the value itself.
+fn framed(mark: Mark, keep: Option<Duration>, value: &[u8]) -> Vec<u8> {
+    let millis = |keep: Duration| u64::try_from(keep.min(MAX_KEEP).as_millis()).unwrap_or(u64::MAX);
+    let keep = keep.map(|keep| millis(keep).to_be_bytes());
+    [&mark[..], keep.as_ref().map_or(&[], |keep| keep), value].concat()
 }
 
-fn unframed(kv: &KeyValue) -> Result<(&[u8], &[u8]), Failure> {
-    kv.value.split_at_checked(size_of::<Mark>()).ok_or_else(|| {
+/// Returns for how long a value that is to be forgotten is kept, and the value.
+fn unframed(kv: &KeyValue) -> Result<(Option<Duration>, &[u8]), Failure> {
+    let parts = || {
+        let (_, rest) = kv.value.split_first_chunk::<{ size_of::<Mark>() }>()?;
+        if kv.lease == 0 {
+            return Some((None, rest));
+        }
+        let (keep, value) = rest.split_first_chunk()?;
+        Some((Some(Duration::from_millis(u64::from_be_bytes(*keep))), value))
+    };
+    parts().ok_or_else(|| {
         let key = String::from_utf8_lossy(&kv.key);
         let text =
             format!("what is stored under {key} was not written by leasehold: choose another ?prefix=");
@@ -295,8 +316,18 @@ mod tests {
 
     #[test]
     fn what_is_too_short_for_a_mark_is_foreign() {
-        let kv = |value: &[u8]| KeyValue { value: value.to_vec(), ..KeyValue::default() };
-        assert_eq!(unframed(&kv(b"12345678value")).unwrap().1, b"value");
-        assert_eq!(unframed(&kv(b"1234567")).unwrap_err().kind, FailureKind::Foreign);
+        let kv = |value: &[u8], lease| KeyValue { value: value.to_vec(), lease, ..KeyValue::default() };
+        assert_eq!(unframed(&kv(b"12345678value", 0)).unwrap(), (None, &b"value"[..]));
+        for (short, lease) in [(&b"1234567"[..], 0), (b"1234567", 1), (b"123456781234567", 1)] {
+            assert_eq!(unframed(&kv(short, lease)).unwrap_err().kind, FailureKind::Foreign);
+        }
+    }
+
+    #[test]
+    fn a_value_carries_for_how_long_it_is_kept() {
+        for (keep, lease) in [(None, 0), (Some(Duration::from_millis(1_500)), 7), (Some(MAX_KEEP), 7)] {
+            let kv = KeyValue { value: framed([7; 8], keep, b"value"), lease, ..KeyValue::default() };
+            assert_eq!(unframed(&kv).unwrap(), (keep, &b"value"[..]));
+        }
     }
 }

@@ -243,6 +243,8 @@ pub(crate) struct LeaseTimeToLiveRequest {
 pub(crate) struct LeaseTimeToLiveResponse {
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
+    #[prost(int64, tag = "4")]
+    pub(crate) granted_ttl: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
+use leasehold::ValueSource;
 use leasehold_core::{
     Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
     Resource, Share, Step,
@@ -459,6 +460,26 @@ async fn a_removed_value_is_not_brought_back_by_a_late_put() {
         let again = Put { value: Some(b"again".to_vec()), keep: None };
         assert_eq!(other.swap(&at, &absent.stamp, &again).await.unwrap(), None);
         assert!(other.swap(&at, &removed.unwrap(), &again).await.unwrap().is_some());
+    }
+}
+
+/// A lease is longer than was asked for, and a failed load puts the value on a new one.
+#[tokio::test]
+async fn a_loaded_value_is_fresh_for_its_own_time_and_not_for_that_of_its_lease() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let locks = leasehold::Client::builder().over(connect(&server.url()).await).unwrap();
+    let flight = locks.single_flight("page").stale_for(Duration::from_secs(600)).early(0.0);
+    let (ttl, asked_at) = (Duration::from_secs(1), std::time::Instant::now());
+    let load = || async { Ok::<_, std::io::Error>(Some(b"old".to_vec())) };
+    assert_eq!(flight.get_or_load(ttl, load).await.unwrap().origin, ValueSource::Loaded);
+    let kept = flight.get().await.unwrap().unwrap().origin;
+    assert!(kept == ValueSource::Kept || asked_at.elapsed() >= ttl, "not fresh for {ttl:?}");
+    tokio::time::sleep(ttl * 2).await;
+    for _ in 0..3 {
+        assert_eq!(flight.get().await.unwrap().unwrap().origin, ValueSource::Stale);
+        let fail = || async { Err::<Option<Vec<u8>>, _>(std::io::Error::other("the source is down")) };
+        assert_eq!(flight.get_or_load(ttl, fail).await.unwrap().origin, ValueSource::Stale);
+        tokio::time::sleep(Duration::from_millis(300)).await;
     }
 }
 

@@ -20,8 +20,10 @@ use crate::protocol::command::{CLOCK_LAG, Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The promises of a server that may forget everything.
-const PROMISE: RegisterPromise =
-    RegisterPromise::new(MAX_BYTES, WaitMode::Polls, Durability::Evictable).forgets();
+const PROMISE: RegisterPromise = RegisterPromise::new(MAX_BYTES, WaitMode::Polls, Durability::Evictable)
+    .forgets()
+    .max_keep(MAX_KEEP)
+    .rounding(Duration::from_secs(1));
 
 #[async_trait]
 impl Registers for Items {
@@ -46,7 +48,7 @@ impl Registers for Items {
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         PROMISE.check(put)?;
-        let life = life(put.keep)?;
+        let life = put.keep.map_or(Life::FOR_EVER, |keep| Life::of(keep.saturating_add(SLACK)));
         let key = self.servers.register(at)?;
         match (&put.value, State::read(seen)) {
             (Some(value), state) if state.is_some() || *seen == nothing().stamp => {
@@ -152,20 +154,6 @@ fn nothing() -> Registered {
 /// server may be behind. It is not reported as left, or each rewrite of a value would extend its life.
 const SLACK: Duration = CLOCK_LAG.saturating_add(Duration::from_secs(1));
 
-/// Returns the life of an item to be written.
-fn life(keep: Option<Duration>) -> Result<Life, Failure> {
-    match keep {
-        None => Ok(Life::FOR_EVER),
-        Some(keep) if keep <= MAX_KEEP => Ok(Life::of(keep + SLACK)),
-        Some(keep) => {
-            let (keep, most) = (humantime::format_duration(keep), humantime::format_duration(MAX_KEEP));
-            let text =
-                format!("memcached cannot keep a value for {keep} and then forget it: for {most} at most");
-            Err(Failure::new(FailureKind::Invalid, Effect::None, text))
-        }
-    }
-}
-
 /// Returns a value as it is stored: a mark, what was drawn, the resource's name where the key carries only
 /// its hash, and behind a line's end what was written.
 fn framed(at: &Resource, key: &Key, drawn: u64, value: &[u8]) -> Vec<u8> {
@@ -197,7 +185,7 @@ fn unframed<'a>(at: &Resource, frame: &'a [u8]) -> Result<(&'a str, &'a [u8]), F
 const MARK: &str = "register ";
 /// Half of what an item may hold by default.
 const MAX_BYTES: usize = 512 * 1024;
-/// A longer life is taken for a date.
+/// A life of thirty days, with what is added to this, is taken for a date.
 const MAX_KEEP: Duration = Duration::from_secs(29 * 24 * 3600);
 
 #[cfg(test)]
@@ -218,6 +206,6 @@ mod tests {
         for foreign in [&b""[..], b"text", b"register \n"] {
             assert_eq!(unframed(&at, foreign).unwrap_err().kind, FailureKind::Foreign);
         }
-        assert!(life(Some(MAX_KEEP * 2)).is_err());
+        assert!(MAX_KEEP + SLACK < Duration::from_secs(30 * 24 * 3600), "a longer life is taken for a date");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use futures_util::FutureExt;
+use leasehold::ValueSource;
 use leasehold_core::{
     Claim, Effect, FailureKind, Proof, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
@@ -168,6 +169,23 @@ async fn rewrites_of_a_value_do_not_extend_its_life() {
     }
     // By whole seconds of the server.
     assert!(left <= Some(keep - Duration::from_secs(2)), "{left:?}");
+}
+
+/// The server takes a life of thirty days for a date.
+#[tokio::test]
+async fn a_loaded_value_is_kept_for_as_long_as_the_server_keeps_any() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let locks = leasehold::Client::builder().over(connect(&server.url()).await).unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    for (key, ttl, stale) in
+        [("ttl", day * 30, day), ("stale", day, day * 30), ("longest", Duration::MAX, day)]
+    {
+        let flight = locks.single_flight(key).stale_for(stale).within(day * 30);
+        for expected in [ValueSource::Loaded, ValueSource::Kept] {
+            let load = || async { Ok::<_, std::io::Error>(Some(b"value".to_vec())) };
+            assert_eq!(flight.get_or_load(ttl, load).await.unwrap().origin, expected, "{key}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::protocol::layout;
 /// The promise of every ensemble.
 // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
 pub(crate) const PROMISE: RegisterPromise =
-    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, Durability::Strict);
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, Durability::Strict).names_removals();
 
 #[async_trait]
 impl Registers for ZooKeeperBackend {

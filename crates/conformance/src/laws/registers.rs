@@ -22,7 +22,8 @@ use steps::{present, put, read, remove, store, swap, unwritten_stamp, write};
 pub(crate) use time::{
     a_value_is_forgotten_in_time_and_not_earlier, end_of_a_value_wakes_its_waiters,
     no_change_is_lost_between_check_and_wait, register_change_wakes_its_waiters,
-    register_wait_returns_when_patience_ends, waiter_with_an_old_state_is_answered_at_once,
+    register_wait_returns_when_patience_ends, reported_remaining_time_never_exceeds_the_real_one,
+    waiter_with_an_old_state_is_answered_at_once,
 };
 
 pub(crate) async fn promises_are_the_same_on_every_connection(trial: &Trial) -> Checked {
@@ -103,6 +104,28 @@ pub(crate) async fn no_two_writes_have_one_stamp(trial: &Trial) -> Checked {
     Ok(())
 }
 
+pub(crate) async fn removal_leaves_a_state_of_its_own(trial: &Trial) -> Checked {
+    let (at, client) = (trial.resource("removals")?, trial.client(0));
+    if !store(client)?.promise().names_removals {
+        return Err(NotKept::OptedOut("all its states without a value are one".to_owned()));
+    }
+    let mut past = vec![unwritten_stamp(client, &at).await?];
+    for round in 0..REMOVALS {
+        write(trial.client(round), &at, b"removed at once").await?;
+        let stamp = remove(trial.client(round + 1), &at).await?;
+        let found = read(client, &at).await?;
+        ensure!(found.stamp == stamp, "removed as {stamp:?}, read as {:?}", found.stamp);
+        for earlier in &past {
+            ensure!(*earlier != stamp, "a removal leaves the state {stamp:?}, which there was before");
+            // As a request that comes late, or for the second time.
+            let late = swap(client, &at, earlier, Some(b"late")).await?;
+            ensure!(late.is_none(), "written on {earlier:?}, after the removal that left {stamp:?}");
+        }
+        past.push(stamp);
+    }
+    Ok(())
+}
+
 pub(crate) async fn every_value_reads_back_byte_for_byte(trial: &Trial) -> Checked {
     let at = trial.resource("bytes")?;
     let max = store(trial.client(0))?.promise().max_bytes;
@@ -173,6 +196,7 @@ pub(crate) async fn lock_and_register_of_one_name_are_independent(trial: &Trial)
 /// The length that a register may always hold.
 const LEAST: usize = 4096;
 const REWRITES: usize = 12;
+const REMOVALS: usize = 3;
 /// Enough for a write that others get in the way of.
 const MAX_TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(2);

@@ -104,5 +104,7 @@ pub enum Defect {
     ForgetsEarly,
     NeverForgets,
     KeepsInSilence,
+    RoundsUpWhatIsLeft,
+    RemovalsAreAlike,
     EndsInSilence,
 }

@@ -37,7 +37,8 @@ impl Store {
         let differs = self.is(Defect::RegistersDiffer);
         let max_bytes = MAX_BYTES + if differs { opened } else { 0 };
         let promise = RegisterPromise::new(max_bytes, self.profile.waiting, Durability::Strict);
-        if self.is_session() { promise } else { promise.forgets() }
+        let promise = if self.is_session() { promise } else { promise.forgets() };
+        if self.is(Defect::RemovalsAreAlike) { promise.names_removals() } else { promise }
     }
 
     fn found(&self, at: &Resource) -> Registered {
@@ -56,6 +57,10 @@ impl Store {
             false => value,
         };
         let left = (slot.until != Moment::NEVER).then(|| now.until(slot.until));
+        let left = left.map(|left| match self.is(Defect::RoundsUpWhatIsLeft) {
+            true => Duration::from_millis(left.as_millis().div_ceil(1000) as u64 * 1000),
+            false => left,
+        });
         Registered { value: Some(value), stamp: slot.stamp, left }
     }
 

@@ -22,7 +22,7 @@ use super::cache::{Cache, CacheRegisters};
 use crate::engine::{Change, Engine, Register, Seen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
-use entry::{Entry, Use};
+use entry::{Entry, Times, Use};
 pub(crate) use local::Flights;
 use local::{JoinedFlight, SlotRef};
 
@@ -162,7 +162,8 @@ impl SingleFlight {
     }
 
     /// Sets for how long a value may be returned after its ttl, while it is loaded anew. Default: zero.
-    /// Like all times of a flight it is thirty years at most.
+    /// Like all times of a flight it is thirty years at most, and no longer than the store keeps a value: memcached
+    /// keeps one for 29 days, its ttl first and as much of this time as is left.
     #[must_use]
     pub fn stale_for(mut self, time: Duration) -> Self {
         self.stale = time.min(TIME_MAX);
@@ -215,7 +216,8 @@ impl SingleFlight {
     }
 
     /// Returns the value, if it is kept, or as `load` or the loader of another caller returns it; fresh
-    /// for `ttl` from when it is written.
+    /// for `ttl` from when it is written. On etcd and memcached, which count seconds, it is fresh for up to a second
+    /// more, and each load that begins before its end may take up to a second off.
     ///
     /// `load` is called at most once, and not if another caller loads the value. `Ok(None)`
     /// means that the source has no such value. It may continue in the background after the
@@ -457,7 +459,7 @@ impl SingleFlight {
                 // Another loader wrote it before this one had the turn.
                 Use::Fresh { value, .. } if refreshes != Some(&seen.stamp) => Ok(Change::Leave(Some(value))),
                 _ => {
-                    let (entry, keep) = entry.with_loader(loader, self.within);
+                    let (entry, keep) = entry.with_loader(loader, self.within.min(register.max_keep()));
                     Ok(Change::Write(entry, Some(keep), None))
                 }
             }
@@ -478,11 +480,12 @@ impl SingleFlight {
         if fresh_for.is_zero() {
             return Ok(false);
         }
+        let times = Times::within(register.max_keep(), register.rounding(), fresh_for, self.stale);
         let keeping = register.update_seen(CONFLICTS, |seen| {
             if Entry::read(register, seen)?.loading != loader {
                 return Ok(Change::Leave(false));
             }
-            let (entry, keep) = entry::loaded(loader, value, fresh_for, self.stale, took);
+            let (entry, keep) = entry::loaded(loader, value, times, took);
             Ok(Change::Write(entry, Some(keep), true))
         });
         Ok(keeping.await?.result)

@@ -87,9 +87,8 @@ impl Latch {
     async fn count_as(&self, register: &Register, id: u64) -> Result<()> {
         let mut counts_in = None;
         loop {
-            let fresh = register.draw()?;
             let counting = register.ensure(|found| {
-                let mut record = self.state(register, found, fresh)?;
+                let mut record = self.state(register, found)?;
                 if found.is_none() && counts_in.is_none() {
                     // It is made before it is counted in, so that its number is known by then.
                     return Ok(Change::Write(record.written(), None, false));
@@ -116,7 +115,7 @@ impl Latch {
     pub async fn remaining(&self) -> Result<u32> {
         let register = self.register("read")?;
         let found = register.read().await?.value;
-        Ok(self.state(&register, found.as_deref(), 0)?.remaining())
+        Ok(self.state(&register, found.as_deref())?.remaining())
     }
 
     /// Waits until it is open.
@@ -148,9 +147,8 @@ impl Latch {
         let register = self.register("wait")?;
         // Written if the latch does not exist yet, so that an instance that is removed and made anew can
         // be distinguished from this one.
-        let fresh = register.draw()?;
         let making = register.ensure(|found| {
-            let record = self.state(&register, found, fresh)?;
+            let record = self.state(&register, found)?;
             let made = record.made;
             Ok(if found.is_some() {
                 Change::Leave(made)
@@ -161,7 +159,7 @@ impl Latch {
         let made = making.await?;
         let mut seen = register.read().await?;
         loop {
-            let record = self.state(&register, seen.value.as_deref(), 0)?;
+            let record = self.state(&register, seen.value.as_deref())?;
             if record.made != made {
                 return Err(register.error(ErrorKind::Broken, "the latch was removed during the wait"));
             }
@@ -192,15 +190,16 @@ impl Latch {
         removing.await
     }
 
-    /// Returns the state as it was found, or a new one.
-    fn state(&self, register: &Register, found: Option<&[u8]>, fresh: u64) -> Result<State> {
+    /// Returns the state as it was found, or a new one, whose number is drawn each time: one that was made and removed
+    /// must not return.
+    fn state(&self, register: &Register, found: Option<&[u8]>) -> Result<State> {
         let fits = (register.capacity().saturating_sub(State::HEADER)) / size_of::<u64>();
         if usize::try_from(self.count).is_ok_and(|count| count > fits) || self.count == 0 {
             let text = format!("a latch of {} cannot be kept here: choose between 1 and {fits}", self.count);
             return Err(register.error(ErrorKind::Invalid, text));
         }
         let Some(found) = found else {
-            return Ok(State { made: fresh, count: self.count, counted: Vec::new() });
+            return Ok(State { made: register.draw()?, count: self.count, counted: Vec::new() });
         };
         let state = State::read(register, found)?;
         if state.count != self.count {

@@ -113,7 +113,9 @@ impl Versioned {
     /// # Errors
     /// `Unsupported` if the store keeps no values; `Invalid` for a value that is too long for it;
     /// `OutcomeUnknown` if it is not known whether it was written, or whether a removal whose answer
-    /// was lost is this one or that of another client; `Timeout` after ten thousand conflicts behind
+    /// was lost is this one or that of another client. A first value whose answer was lost and that is not there
+    /// may have been written and removed since, so it is not written again, except on etcd and ZooKeeper, which know
+    /// each removal. `Timeout` after ten thousand conflicts behind
     /// the lock, with nothing written; otherwise the failure of the store or of
     /// [`Mutex::lock`](crate::Mutex::lock).
     pub async fn update(

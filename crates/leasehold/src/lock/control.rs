@@ -208,6 +208,7 @@ impl ControlRegister {
         }
         // If the store removes values by itself, notices about a name that is never used again do not stay.
         let keep = keep.saturating_mul(2).max(KEEP).max(seen.left.unwrap_or_default());
+        let keep = keep.min(self.register.max_keep());
         Ok(Change::Write(value, self.register.forgets().then_some(keep), result))
     }
 

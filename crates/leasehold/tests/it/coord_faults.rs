@@ -340,3 +340,41 @@ fn change_whose_runtime_ends_may_have_happened() {
         assert_eq!(found.value(), Some(b"1".as_slice()));
     });
 }
+
+/// What may be made twice without harm is made again, although it is not known what became of the first request.
+#[tokio::test]
+async fn one_lost_request_fails_no_first_write_of_what_may_be_repeated() {
+    for fault in [Mode::LoseRequest, Mode::LoseReply] {
+        let store = Store::new();
+        let (locks, wire) = store.client();
+        let latch = locks.latch("latch", 1);
+        with_one_lost(&wire, fault, latch.count_down()).await.unwrap();
+        with_one_lost(&wire, fault, locks.latch("other", 1).count_down_as("one")).await.unwrap();
+        with_one_lost(&wire, fault, locks.barrier("round", 1).wait()).await.unwrap();
+        let flight = locks.single_flight("page");
+        let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
+        let loaded = with_one_lost(&wire, fault, flight.get_or_load(SOON, load)).await.unwrap();
+        assert_eq!(loaded.origin, ValueSource::Loaded);
+        let guard = locks.mutex("job").lock().await.unwrap();
+        with_one_lost(&wire, fault, locks.revoke("job", "drain")).await.unwrap();
+        let condition = locks.condition("changed");
+        let waiting = guard.wait_for(&condition, ms(50));
+        with_one_lost(&wire, fault, waiting).await.unwrap();
+        let guard = locks.mutex("camera").lock().await.unwrap();
+        with_one_lost(&wire, fault, guard.transfer()).await.unwrap();
+    }
+}
+
+/// Loses the first write of this work.
+async fn with_one_lost<T>(wire: &Fault, fault: Mode, work: impl Future<Output = T>) -> T {
+    let before = wire.calls(Verb::Swap);
+    wire.set(Verb::Swap, fault);
+    let heals = async {
+        while wire.calls(Verb::Swap) == before {
+            tokio::time::sleep(ms(1)).await;
+        }
+        wire.set(Verb::Swap, Mode::Pass);
+    };
+    let (done, ()) = tokio::time::timeout(SOON, async { tokio::join!(work, heals) }).await.unwrap();
+    done
+}

@@ -133,7 +133,8 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
         }
         ensure!(found.stamp == stamp, "nobody wrote, and the stamp is {:?}, not {stamp:?}", found.stamp);
         let Some(left) = found.left else { return Err(NotKept::broken("a value for a while has no end")) };
-        ensure!(left <= limit, "a value for {keep:?} is to be there for {left:?} more");
+        let most = keep + trial.profile().granularity;
+        ensure!(left <= most, "a value for {keep:?} is to be there for {left:?} more");
         last_present = asking_at;
         if last_present.since(written_at) > limit {
             let lived = last_present.since(written_at);
@@ -154,6 +155,42 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
     remove(client, &at).await.map(drop)
 }
 
+pub(crate) async fn reported_remaining_time_never_exceeds_the_real_one(trial: &Trial) -> Checked {
+    let (at, client) = (trial.resource("left")?, trial.client(0));
+    let promise = store(client)?.promise();
+    if !promise.forgets {
+        return Err(NotKept::OptedOut("it forgets nothing".to_owned()));
+    }
+    let exact = trial.profile().granularity;
+    // A store may keep a long value for longer still.
+    for keep in LONG_KEEPS {
+        let asked_at = trial.clock.now();
+        keep_for(client, &at, keep).await?;
+        let left = left_of(trial.client(1), &at).await?;
+        ensure!(left <= keep + exact, "a value for {keep:?} is to be there for {left:?}");
+        let lived = trial.clock.now().since(asked_at);
+        let least = keep.saturating_sub(lived + promise.rounding + exact);
+        ensure!(left >= least, "{lived:?} after a value for {keep:?} was written {left:?} are left");
+    }
+    // It is written again with what is left, as a single flight does, and lives no longer for that.
+    let (keep, written_at) = (LONG_KEEPS[0], keep_for(client, &at, LONG_KEEPS[0]).await?);
+    let mut writing = Duration::ZERO;
+    for _ in 0..REWRITES {
+        tokio::time::sleep(REWRITE_PAUSE).await;
+        let asked_at = trial.clock.now();
+        let left = left_of(client, &at).await?;
+        // On the way from the read to the write nothing is taken off.
+        writing += keep_for(client, &at, left).await?.since(asked_at);
+    }
+    let lived = trial.clock.now().since(written_at);
+    let (left, most) = (left_of(client, &at).await?, keep + exact * (REWRITES + 1) + writing);
+    ensure!(
+        left + lived <= most,
+        "written {REWRITES} times, a value for {keep:?} has {left:?} left after {lived:?}"
+    );
+    remove(client, &at).await.map(drop)
+}
+
 pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
     let (at, keep) = (trial.resource("end")?, trial.ttl());
     if !store(trial.client(0))?.promise().forgets {
@@ -169,6 +206,17 @@ pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
         return Err(NotKept::late(format!("the end of a value for {keep:?} was reported after {waited:?}")));
     }
     Ok(())
+}
+
+/// Writes a value for this time, over any present one. Returns when it was written.
+async fn keep_for(client: &TestClient, at: &Resource, keep: Duration) -> Checked<Moment> {
+    short(client, at, keep).await?;
+    Ok(client.clock.now())
+}
+
+async fn left_of(client: &TestClient, at: &Resource) -> Checked<Duration> {
+    let found = read(client, at).await?;
+    found.left.ok_or_else(|| NotKept::broken(format!("a value for a while has no end: {found:?}")))
 }
 
 /// Writes a value for a while, over any present one.
@@ -221,6 +269,11 @@ const WAKES: usize = 4;
 const RACES: usize = 40;
 /// A pause that is long enough that the waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(60);
+/// A minute, above which a store may count in larger steps, and ten of them.
+const LONG_KEEPS: [Duration; 2] = [Duration::from_secs(65), Duration::from_secs(601)];
+const REWRITES: u32 = 4;
+/// With the number of times, longer than a step of a store that counts seconds.
+const REWRITE_PAUSE: Duration = Duration::from_millis(400);
 const PATIENT: Duration = Duration::from_millis(300);
 /// Timers may be this much early.
 const SLACK: Duration = Duration::from_millis(5);

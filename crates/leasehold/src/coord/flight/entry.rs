@@ -1,7 +1,9 @@
 //! The entry of one key: the value, its times, and its loader.
 //!
 //! Ground rules: no clock of a client takes part. The store says how long it still keeps an entry, and the
-//! entry says above how much of that its value is fresh, and above how much it may be returned at all.
+//! entry says above how much of that its value is fresh, and above how much it may be returned at all. What the
+//! store says is rounded down, so a value is written with as much more, once: each time that it is written again
+//! it loses some of its life and gains none.
 
 use std::time::Duration;
 
@@ -46,24 +48,9 @@ pub(super) enum Use {
 impl Entry {
     pub(super) fn read(register: &Register, seen: &Seen) -> Result<Entry> {
         let Some(found) = seen.value.as_deref() else { return Ok(Entry::default()) };
-        let read = || {
-            let mut parts = Parts::of(KIND, found)?;
-            let loading = parts.number()?;
-            let kind = parts.byte()?;
-            let mut time = || parts.number().map(Duration::from_millis);
-            let (fresh_above, usable_above, took) = (time()?, time()?, time()?);
-            let text = parts.text()?;
-            let value = match kind {
-                LOADING => None,
-                VALUE => Some(Some(text.to_vec())),
-                NOTHING => Some(None),
-                _ => return None,
-            };
-            let value = value.map(|value| Kept { value, fresh_above, usable_above, took });
-            // An entry that does not expire is as fresh as on the first day.
-            parts.is_read().then_some(Entry { loading, value, left: seen.left.unwrap_or(Duration::MAX) })
-        };
-        read().ok_or_else(|| foreign(register, "loaded value"))
+        let entry = parsed(found).ok_or_else(|| foreign(register, "loaded value"))?;
+        // An entry that does not expire is as fresh as on the first day.
+        Ok(Entry { left: seen.left.unwrap_or(Duration::MAX), ..entry })
     }
 
     /// Returns how a reader may use it now.
@@ -96,18 +83,47 @@ impl Entry {
     }
 }
 
-/// Returns the entry of a loaded value that is fresh for `ttl` and may be returned for `stale` after
-/// that: the bytes to write, and how long to keep them.
-pub(super) fn loaded(
-    loader: u64,
-    value: Option<&[u8]>,
-    ttl: Duration,
+/// The times of a loaded value: how long it is kept, and how much of that it is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
     stale: Duration,
-    took: Duration,
-) -> (Vec<u8>, Duration) {
+    keep: Duration,
+}
+
+impl Times {
+    /// Returns the times of a value that is fresh for `fresh` and may be returned for `stale` after that, as far as
+    /// the store keeps it: for `max` at most, of which it says what is left too low by up to `rounding`.
+    pub(super) fn within(max: Duration, rounding: Duration, fresh: Duration, stale: Duration) -> Times {
+        let room = max.saturating_sub(rounding);
+        let fresh = fresh.min(room);
+        let stale = stale.min(room - fresh);
+        Times { stale, keep: fresh.saturating_add(stale).saturating_add(rounding).min(max) }
+    }
+}
+
+/// Returns the entry of a value that took so long to load: the bytes to write, and how long to keep them.
+pub(super) fn loaded(loader: u64, value: Option<&[u8]>, times: Times, took: Duration) -> (Vec<u8>, Duration) {
     let kind = if value.is_some() { VALUE } else { NOTHING };
-    let times = [stale, Duration::ZERO, took];
-    (written(loader, kind, times, value.unwrap_or_default()), ttl.saturating_add(stale))
+    let bytes = written(loader, kind, [times.stale, Duration::ZERO, took], value.unwrap_or_default());
+    (bytes, times.keep)
+}
+
+/// Reads an entry, without the time that is left.
+fn parsed(found: &[u8]) -> Option<Entry> {
+    let mut parts = Parts::of(KIND, found)?;
+    let loading = parts.number()?;
+    let kind = parts.byte()?;
+    let mut time = || parts.number().map(Duration::from_millis);
+    let (fresh_above, usable_above, took) = (time()?, time()?, time()?);
+    let text = parts.text()?;
+    let value = match kind {
+        LOADING => None,
+        VALUE => Some(Some(text.to_vec())),
+        NOTHING => Some(None),
+        _ => return None,
+    };
+    let value = value.map(|value| Kept { value, fresh_above, usable_above, took });
+    parts.is_read().then_some(Entry { loading, value, left: Duration::ZERO })
 }
 
 /// The number of bytes of an entry beside the value.
@@ -125,3 +141,49 @@ const KIND: u8 = b'f';
 const LOADING: u8 = b'L';
 const VALUE: u8 = b'V';
 const NOTHING: u8 = b'N';
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_value_is_fresh_as_long_as_the_store_can_keep_it() {
+        let times = |max, rounding, fresh, stale| {
+            let times = Times::within(SECOND * max, SECOND * rounding, SECOND * fresh, SECOND * stale);
+            (times.keep.as_secs(), times.stale.as_secs())
+        };
+        assert_eq!(times(u32::MAX, 0, 60, 30), (90, 30));
+        assert_eq!(times(u32::MAX, 1, 60, 30), (91, 30));
+        // What is cut is the time after its ttl first.
+        assert_eq!(times(100, 1, 60, 90), (100, 39));
+        assert_eq!(times(100, 1, 200, 90), (100, 0));
+        assert_eq!(Times::within(Duration::MAX, SECOND, Duration::MAX, SECOND).keep, Duration::MAX);
+    }
+
+    /// A store that says seconds, as etcd does: a value that each failed loader writes again ends in time.
+    #[test]
+    fn a_value_that_is_written_again_lives_no_longer() {
+        let times = Times::within(Duration::MAX, SECOND, SECOND, SECOND * 30);
+        let (mut bytes, mut keep) = loaded(1, Some(b"value"), times, Duration::ZERO);
+        let read = |bytes: &[u8], left| {
+            let mut entry = parsed(bytes).unwrap();
+            entry.left = left;
+            entry
+        };
+        // It is read as soon as it is written: not even a second has gone by, and one is off.
+        assert!(matches!(read(&bytes, keep - SECOND).r#use(), Use::Fresh { .. }));
+        let mut written = 0;
+        while read(&bytes, keep - SECOND).r#use() != Use::Nothing {
+            (bytes, keep) = read(&bytes, keep - SECOND).with_loader(2, SECOND * 60);
+            written += 1;
+            assert!(written <= 32, "it does not end");
+            assert!(
+                !matches!(read(&bytes, keep - SECOND).r#use(), Use::Fresh { .. }),
+                "fresh after {written}"
+            );
+        }
+        assert!(written > 20, "it ended after {written}");
+    }
+}

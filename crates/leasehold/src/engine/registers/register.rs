@@ -3,7 +3,8 @@
 //!
 //! Ground rules: the backend's futures run in tasks of the engine and are never dropped midway. Whether a
 //! write of unknown outcome took place is resolved here, for all primitives: each value carries the
-//! random marks of its last writers.
+//! random marks of its last writers. The marks go with the value. So a write is not sent again if the first
+//! one may have made a value that was removed since, and would be made twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +137,8 @@ impl Register {
     /// # Errors
     /// `Timeout` after too many conflicts, and any error of `change`: nothing was changed. `OutcomeUnknown`
     /// where the store did not answer in time and the later contents do not show whether the change was made:
-    /// too many writes came since, or it was a removal. Otherwise those of the store.
+    /// too many writes came since, it was a removal, or it was a first value and there is none. Otherwise those
+    /// of the store.
     pub(crate) async fn update<T>(
         &self,
         conflicts: u32,
@@ -177,7 +179,8 @@ impl Register {
     }
 
     /// Changes the register like [`Register::update`], for an idempotent change: where it is unknown
-    /// whether the change was made, it is made again.
+    /// whether the change was made, it is made again, a few times at most. What `change` draws for a value that
+    /// it finds missing must be drawn anew each time.
     pub(crate) async fn ensure<T>(
         &self,
         mut change: impl FnMut(Option<&[u8]>) -> Result<Change<T>>,
@@ -209,6 +212,16 @@ impl Register {
     /// Returns `true` if the store supports a time to live.
     pub(crate) fn forgets(&self) -> bool {
         self.store().is_ok_and(|store| store.promise().forgets)
+    }
+
+    /// Returns the longest time to live.
+    pub(crate) fn max_keep(&self) -> Duration {
+        self.store().map_or(Duration::MAX, |store| store.promise().max_keep)
+    }
+
+    /// Returns the largest difference by which [`Seen::left`] is rounded down.
+    pub(crate) fn rounding(&self) -> Duration {
+        self.store().map_or(Duration::ZERO, |store| store.promise().rounding)
     }
 
     /// Draws a number that no other client draws.
@@ -289,10 +302,10 @@ impl Register {
     /// Writes if the register is still as seen. Returns whether the write took place; retries through an
     /// outage of the store.
     async fn write(&self, seen: &Seen, mark: Mark, put: Put) -> Result<bool, Failure> {
+        let may_repeat = may_be_repeated(seen, &put, self.store()?.promise().names_removals);
         let mut outage = RetryState::none();
         let mut doubt = None;
         loop {
-            // The write is idempotent: the state that it requires is gone after the first.
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
             match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
@@ -300,10 +313,7 @@ impl Register {
                 // answer was lost. The marks show which.
                 Ok(None) => match doubt {
                     None => return Ok(false),
-                    Some(doubt) => {
-                        let found = self.find().await.map_err(|_| Failure::clone(&doubt))?;
-                        return took_place(seen, mark, &found).ok_or(doubt);
-                    }
+                    Some(doubt) => return self.resolve(seen, mark, doubt).await,
                 },
                 Err(failure) => {
                     let failure = outage.with_overall_effect(failure);
@@ -313,11 +323,20 @@ impl Register {
                         return Err(if is_known { closed() } else { failure });
                     }
                     if failure.effect == Effect::Unknown {
+                        if !may_repeat {
+                            return self.resolve(seen, mark, failure).await;
+                        }
                         doubt = Some(failure);
                     }
                 }
             }
         }
+    }
+
+    /// Finds out whether a write took place whose answer was lost.
+    async fn resolve(&self, seen: &Seen, mark: Mark, doubt: Failure) -> Result<bool, Failure> {
+        let found = self.find().await.map_err(|_| doubt.clone())?;
+        took_place(seen, mark, &found).ok_or(doubt)
     }
 
     async fn now(&self) -> Result<Registered, Failure> {
@@ -349,6 +368,14 @@ impl Register {
 fn without_effect(mut failure: Failure) -> Failure {
     failure.effect = Effect::None;
     failure
+}
+
+/// Returns `true` if a write has no effect after the first: the state that it requires never returns.
+fn may_be_repeated(seen: &Seen, put: &Put, names_removals: bool) -> bool {
+    // Without a name for each removal all states without a value are one. The end of a time to live has no name.
+    let returns = seen.value.is_none() && !(names_removals && put.keep.is_none());
+    // A removal of nothing changes nothing.
+    !returns || put.value.is_none()
 }
 
 /// Returns whether a write without an answer took place, judged by the present contents; `None` where
@@ -435,6 +462,22 @@ mod tests {
         for frame in [&b""[..], b"\x02short", b"\xffand a long text that has no room for so many marks"] {
             let found = Registered { value: Some(frame.to_vec()), stamp: Stamp::new(""), left: None };
             assert_eq!(unframed(found).unwrap_err().kind, FailureKind::Foreign);
+        }
+    }
+
+    #[test]
+    fn write_that_may_be_made_twice_is_not_repeated() {
+        let (present, absent) = (seen(&[1]), Seen { value: None, ..seen(&[]) });
+        let put = |keep| Put { value: Some(Vec::new()), keep };
+        let (lasting, brief) = (put(None), put(Some(Duration::from_secs(1))));
+        let removal = Put { value: None, keep: None };
+        for names_removals in [false, true] {
+            for put in [&lasting, &brief, &removal] {
+                assert!(may_be_repeated(&present, put, names_removals), "{put:?}");
+            }
+            assert!(may_be_repeated(&absent, &removal, names_removals));
+            assert!(!may_be_repeated(&absent, &brief, names_removals));
+            assert_eq!(may_be_repeated(&absent, &lasting, names_removals), names_removals);
         }
     }
 
