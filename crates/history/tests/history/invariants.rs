@@ -1,6 +1,6 @@
 //! Each invariant with a history that keeps it and one that breaks it, which differ in one thing.
 
-use leasehold_history::{Checker, Invariant, Mode, Operation, Stage, Stamps};
+use leasehold_history::{Checker, Event, Invariant, Mode, Operation, Stage, Stamps, Values};
 
 use crate::story::{Story, ms};
 
@@ -347,6 +347,29 @@ fn i8_counts_are_exact_and_a_release_too_many_is_an_error() {
     };
     twice(false).is_clean();
     twice(true).breaks(&[Invariant::I8]);
+}
+
+#[test]
+fn i8_loss_ends_the_count() {
+    let counted = |lost: bool| {
+        let mut values = Values::default();
+        (values.count, values.valid_until) = (Some(1), Some(ms(1_000)));
+        let got = |story: Story, at| {
+            story.ask(at, 1).event(at + 1, 1, Stage::Ok, Operation::Acquire, values.clone())
+        };
+        let story = got(Story::new(), 0);
+        let story = match lost {
+            true => {
+                let mut expired = Event::new(Stage::Ok, Operation::Lost).by(1).on("job");
+                expired.error = Some(EXPIRED.to_owned());
+                story.add(1_000, expired)
+            }
+            false => story,
+        };
+        got(story, 1_010)
+    };
+    counted(true).is_clean();
+    assert!(counted(false).broken().contains(&Invariant::I8));
 }
 
 #[test]
