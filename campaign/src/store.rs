@@ -129,7 +129,7 @@ impl Store {
     /// Returns the time at the end of each history without a fault: so long that a lock which nobody can acquire any
     /// more is seen.
     pub fn quiet(self) -> Duration {
-        self.recovery() + Duration::from_secs(2)
+        self.recovery() + Duration::from_secs(4)
     }
 
     /// Returns the time within which a released lock goes to one who waits: less than the lease that remains if the

@@ -64,8 +64,8 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     // What was granted before the last fault ended has ended by then, and every lock has been acquired again.
     tokio::time::sleep(cell.store.quiet()).await;
     let tasks = rig.plan().all_tasks();
-    // Another server may be the primary by now.
-    rig.look_at(world.direct_url());
+    // Another server may be the primary by now, and nothing is hurried any more.
+    rig.look_at(world.patient_url());
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
     let verdict = checker(cell.store).check(&history);
     keep(cell, run, seed, &history, &verdict)?;

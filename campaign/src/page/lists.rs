@@ -108,7 +108,7 @@ pub(super) fn bounds() -> String {
          \x20 A caller whose store hangs can see this lateness on any machine.\n\
          - *I5*: a store that elects a leader, counts a lease anew after a failover, or waits for the silence of a session\n\
          \x20 needs longer than its ttl.\n\
-         \x20 Each history ends with two seconds more than that without a fault, so that it is judged.\n\
+         \x20 Each history ends with four seconds more than that without a fault, so that it is judged.\n\
          - *A hand-over* is late if the lease that a release did not end would be over first.\n\
          \x20 One of four may be late, because a core that is shared delays some of them.\n\
          - *Waits* are woken: most waits that end with a grant have it before the last tenth of their limit (I6).\n\n\

@@ -38,42 +38,41 @@ impl World {
         }
     }
 
-    /// Cuts the standby of a database off for a while, and kills the primary. Returns how much of the primary's log the
-    /// standby has missed, and in what it is counted; none without a standby.
+    /// Cuts the standby of a database off, and kills the primary when the standby has missed what happened in this time,
+    /// and anything at all. Returns how much of the primary's log that was at least, and in what it is counted; none
+    /// without a standby.
     pub(crate) async fn kill_ahead_of_standby(
         &self,
         missed: Duration,
     ) -> Outcome<Option<(u64, &'static str)>> {
         match &self.servers {
             Servers::Postgres { primary, standby: Some(standby), .. } => {
-                // A standby that is stopped would read later what the primary has written into its socket. Nobody
-                // listens on this port, and so the standby follows nobody.
-                standby.sql("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=1'").await?;
-                standby.sql("SELECT pg_reload_conf()").await?;
-                let receiving = "SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'";
-                let deadline = Instant::now() + TO_PART;
-                while standby.sql(receiving).await?.trim() != "0" {
-                    if Instant::now() > deadline {
-                        return Err("the standby follows its primary all the same".into());
-                    }
-                    tokio::time::sleep(LOOK).await;
-                }
+                unfollow(standby).await?;
                 tokio::time::sleep(missed).await;
-                let written = primary.sql("SELECT pg_current_wal_flush_lsn()").await?;
+                let known = standby.sql("SELECT pg_last_wal_receive_lsn()").await?;
+                let question =
+                    format!("SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '{}')::bigint", known.trim());
+                let deadline = Instant::now() + TO_WRITE;
+                let mut lost: i64 = 0;
+                while lost <= 0 && Instant::now() < deadline {
+                    lost = primary.sql(&question).await?.trim().parse()?;
+                }
+                let lost = u64::try_from(lost).unwrap_or(0);
                 primary.kill()?;
-                let lacks = format!(
-                    "SELECT greatest(0, pg_wal_lsn_diff('{}', pg_last_wal_receive_lsn()))::bigint",
-                    written.trim()
-                );
-                Ok(Some((standby.sql(&lacks).await?.trim().parse()?, "bytes of its log")))
+                Ok(Some((lost, "bytes of its log")))
             }
             Servers::MariaDb { primary, replica: Some(replica) } => {
                 replica.sql("STOP SLAVE").await?;
                 tokio::time::sleep(missed).await;
-                let written = last_transaction(&primary.sql("SELECT @@gtid_binlog_pos").await?)?;
-                primary.kill()?;
                 let known = last_transaction(&replica.sql("SELECT @@gtid_slave_pos").await?)?;
-                Ok(Some((written.saturating_sub(known), "transactions")))
+                let deadline = Instant::now() + TO_WRITE;
+                let mut lost = 0;
+                while lost == 0 && Instant::now() < deadline {
+                    let written = last_transaction(&primary.sql("SELECT @@gtid_binlog_pos").await?)?;
+                    lost = written.saturating_sub(known);
+                }
+                primary.kill()?;
+                Ok(Some((lost, "transactions")))
             }
             _ => Ok(None),
         }
@@ -127,6 +126,23 @@ impl World {
     }
 }
 
+/// Lets a standby of PostgreSQL follow nobody. One that is stopped would read later what the primary has written into its
+/// socket.
+async fn unfollow(standby: &PostgresServer) -> Outcome {
+    // Nobody listens on this port.
+    standby.sql("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=1'").await?;
+    standby.sql("SELECT pg_reload_conf()").await?;
+    let receiving = "SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming'";
+    let deadline = Instant::now() + TO_PART;
+    while standby.sql(receiving).await?.trim() != "0" {
+        if Instant::now() > deadline {
+            return Err("the standby follows its primary all the same".into());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
 /// Returns the number of a transaction of MariaDB: the last part of `domain-server-number`.
 fn last_transaction(position: &str) -> Outcome<u64> {
     let number = position.trim().rsplit('-').next().unwrap_or_default();
@@ -135,6 +151,8 @@ fn last_transaction(position: &str) -> Outcome<u64> {
 
 /// The time in which a standby sees that it follows nobody.
 const TO_PART: Duration = Duration::from_secs(20);
+/// The time in which a primary writes something; some locks write little.
+const TO_WRITE: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
