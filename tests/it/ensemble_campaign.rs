@@ -17,8 +17,9 @@ use leasehold_tests::{Campaign, Ensemble, campaign::NAME};
 /// Of a lease, or of a session.
 const TTL: Duration = Duration::from_secs(2);
 
-/// The time for which a deposed leader of etcd may continue to propose revocations: 5 s and two timeouts of an election.
-const REVOKES: Duration = Duration::from_secs(7);
+/// The time for which a deposed leader of etcd may continue to propose revocations: 5 s and two timeouts of an election,
+/// and one more until everybody sees them.
+const REVOKES: Duration = Duration::from_secs(8);
 
 /// The number of times that each fault happens.
 fn rounds(short: usize, whole: usize) -> usize {
