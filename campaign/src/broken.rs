@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,11 +38,13 @@ pub enum Defect {
     CountsFromLater,
     /// A release is answered without being sent.
     ForgetsReleases,
+    /// Of some renewals it says that the store no longer knew the claim.
+    MakesUpLosses,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 8] = [
+    pub const ALL: [Defect; 9] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -50,6 +53,7 @@ impl Defect {
         Defect::ReleasesOthers,
         Defect::CountsFromLater,
         Defect::ForgetsReleases,
+        Defect::MakesUpLosses,
     ];
 
     /// Returns the defect of this name.
@@ -65,6 +69,10 @@ impl fmt::Display for Defect {
 }
 
 static DEFECT: OnceLock<Defect> = OnceLock::new();
+/// The batches of renewals so far.
+static RENEWALS: AtomicU64 = AtomicU64::new(1);
+/// One of so many is said to be lost.
+const LOST_OF: u64 = 4;
 
 /// Runs a worker whose client has a defect.
 pub fn work(name: &str) -> ExitCode {
@@ -151,6 +159,9 @@ impl Backend for Broken {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        // A backend that waits by itself would hear what wakes it.
+        let deaf = Patience::none(patience.clock().clone());
+        let patience = if self.defect == Defect::DropsWakeUps { &deaf } else { patience };
         match self.inner.contend(claim, patience).await? {
             Step::Granted(grant) => Ok(Step::Granted(self.falsified(grant))),
             Step::Busy(hint) => {
@@ -175,6 +186,9 @@ impl Backend for Broken {
                 let answers = self.inner.renew(batch).await;
                 let deaf = |answer| if matches!(answer, Renewal::Lost) { Renewal::Renewed } else { answer };
                 answers.into_iter().map(deaf).collect()
+            }
+            Defect::MakesUpLosses if RENEWALS.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOST_OF) => {
+                batch.iter().map(|_| Renewal::Lost).collect()
             }
             _ => self.inner.renew(batch).await,
         }

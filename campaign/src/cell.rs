@@ -53,6 +53,7 @@ struct Findings {
     faults: u64,
     without_effect: u64,
     did: Option<Did>,
+    unjudged: Option<Vec<String>>,
     version: String,
     note: String,
 }
@@ -70,6 +71,7 @@ impl Findings {
             faults: 0,
             without_effect: 0,
             did: None,
+            unjudged: None,
             version: String::new(),
             note: note.into(),
         }
@@ -131,6 +133,7 @@ impl Cell {
             without_effect: 0,
             did: None,
             seen: Seen::default(),
+            unjudged: None,
             version: String::new(),
             machine: machine.name,
             date: machine.date,
@@ -158,6 +161,12 @@ impl Record {
             self.did.get_or_insert(Did { first: did.first, things: 0 }).things += did.things;
         }
         self.seen.add(&findings.seen);
+        if let Some(unjudged) = findings.unjudged {
+            let all = self.unjudged.get_or_insert_default();
+            all.extend(unjudged);
+            all.sort();
+            all.dedup();
+        }
         if !findings.version.is_empty() {
             self.version = findings.version;
         }

@@ -63,7 +63,7 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "a failover that loses the last writes",
-        "the replicas are cut off, the primary grants, and is killed; a replica is promoted",
+        "the replicas are cut off, the primary grants, and is killed when they have missed something; a replica is promoted",
     ),
     (
         "the old primary stays alive",

@@ -169,7 +169,7 @@ mod tests {
             plan.hold = Duration::from_millis(10);
             let injection = injection(fault).unwrap();
             injection.shape(&mut plan);
-            let is_long = [1, 2, 3, 5, 8, 12, 15, 21, 29].contains(&fault.get());
+            let is_long = [1, 2, 3, 5, 6, 8, 12, 15, 21, 29].contains(&fault.get());
             assert_eq!(plan.hold > plan.ttl, is_long, "{fault}");
         }
     }

@@ -2,13 +2,14 @@
 
 pub(crate) mod bounds;
 
-use leasehold_history::{Invariant, Verdict};
+use leasehold_history::{Invariant, Unjudged, Verdict};
 
 use crate::Expected;
 use crate::results::Outcome;
 use crate::seen::Seen;
 
 /// Returns the outcome of histories, and whether it is the expected one. With a gap, nothing that is allowed was shown.
+/// Two holders at one time are expected nowhere if no fault was at work between their grants.
 pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool) {
     let outcome = if seen.safety > 0 {
         Outcome::Unsafe
@@ -28,6 +29,7 @@ pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool
         // It was not refused.
         Expected::Refused(_) | Expected::NotApplicable(_) | Expected::NotRun(_) => false,
     };
+    let allowed = allowed && seen.unexplained.unwrap_or(0) == 0;
     match allowed && (seen.grants == 0 || !gaps.is_empty()) {
         true => (Outcome::NotJudged, false),
         false => (outcome, allowed),
@@ -35,7 +37,7 @@ pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool
 }
 
 /// Returns why a history shows nothing, a sentence each: no grants, a worker that ended without being asked to, or a
-/// promise about exclusion that could not be judged.
+/// promise about exclusion, about recovery (I5) or about what is left (I7) that could not be judged.
 pub fn gaps(verdict: &Verdict) -> Vec<String> {
     let mut gaps = Vec::new();
     if verdict.counts.grants == 0 {
@@ -44,7 +46,9 @@ pub fn gaps(verdict: &Verdict) -> Vec<String> {
     let labels = verdict.faults.iter().filter_map(|fault| fault.values.label.as_deref());
     let ends = labels.filter(|label| UNPLANNED.iter().any(|begin| label.starts_with(begin)));
     gaps.extend(ends.map(|label| format!("a worker ended by itself: {label}")));
-    let unjudged = verdict.unjudged.iter().filter(|unjudged| unjudged.invariant <= Invariant::I4);
+    // Names that could not be removed keep nobody out.
+    let is_unasked = |one: &Unjudged| one.invariant == Invariant::I7 && !one.why.starts_with("names");
+    let unjudged = verdict.unjudged.iter().filter(|one| one.invariant <= Invariant::I5 || is_unasked(one));
     gaps.extend(unjudged.map(|one| format!("{} could not be judged: {}", one.invariant, one.why)));
     gaps
 }
@@ -76,6 +80,10 @@ mod tests {
         assert_eq!(judge(Expected::FencesFall("why"), &unsafely, &[]), (Outcome::Unsafe, false));
         assert_eq!(judge(BROKEN, &late, &[]), (Outcome::Late, false));
         assert!(!judge(Expected::Refused("why"), &held, &[]).1);
+        let without_reason = Seen { unexplained: Some(1), ..timing };
+        assert_eq!(judge(BROKEN, &without_reason, &[]), (Outcome::Timing, false));
+        assert_eq!(judge(Expected::FencesFall("why"), &without_reason, &[]), (Outcome::Timing, false));
+        assert_eq!(judge(BROKEN, &Seen { unexplained: Some(0), ..timing }, &[]), (Outcome::Timing, true));
     }
 
     #[test]
@@ -98,10 +106,10 @@ mod tests {
     #[test]
     fn gaps_are_no_grants_ends_of_workers_and_what_is_unjudged() {
         let empty = gaps(&Checker::new().check(&History::default()));
-        for part in ["nothing was granted", "I1", "I2", "I3", "I4"] {
+        for part in ["nothing was granted", "I1", "I2", "I3", "I4", "I5", "I7"] {
             assert!(empty.iter().any(|gap| gap.contains(part)), "{part}: {empty:?}");
         }
-        assert!(!empty.iter().any(|gap| gap.starts_with("I7")), "{empty:?}");
+        assert!(!empty.iter().any(|gap| gap.starts_with("I8")), "{empty:?}");
         let ends =
             ["exit of worker 2: no memory", "no end of worker 0", "kill worker 1", "F1 round 0"].map(fault);
         let ended = gaps(&Checker::new().check(&History::new(ends)));

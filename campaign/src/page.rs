@@ -113,6 +113,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
          | acquisitions | {} |\n| … of them handed on inside a process, where that was counted | {} |\n\
          | faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
+         | histories judged by the older rules below | {} |\n\
          | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\
          | histories of older code beside these, whose cells newer code has run since | {} |\n\
          | … acquisitions in them | {} |\n\n",
@@ -127,6 +128,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
         thousands(sum(|s| s.faults)),
         thousands(sum(|s| s.seen.writes)),
         thousands(sum(|s| s.seen.refusals)),
+        thousands(sum(Summary::histories_by_older_rules)),
         thousands(sum(|s| s.seen.losses)),
         sum(|s| s.seen.safety),
         thousands(sum(|s| s.older_histories)),
@@ -184,7 +186,7 @@ $ cargo xtask campaign run --histories 10
 
 A seed repeats the schedule of the faults: when they happen, to whom, and for how long.
 It does not repeat the timing of the machine.
-In F1, F2, F3, F5, F8, F12, F15, F21 and F29 locks are held for up to twice the ttl, so that renewals are under way.
+In F1, F2, F3, F5, F6, F8, F12, F15, F21 and F29 locks are held for up to twice the ttl, so that renewals are under way.
 Elsewhere one hold of 128 is that long.
 In *dense* histories (`--dense`) four tasks more of each worker take a dozen other locks, for a millisecond at most.
 They show thousands of grants in seconds; the renewals are those of the other locks.
@@ -202,9 +204,10 @@ const LEGEND: &str = "\
 - *held, hits unknown*: nothing was violated, no holder lost its lock, and the register refused nothing.
   Renewals were not counted yet.
 - *not judged*: the history shows nothing: no lock was granted, a worker ended by itself, no fault had an effect,
-  or one of I1 to I4 could not be judged. It is a failure of the run.
+  nobody could ask what was left (I7), or one of I1 to I5 could not be judged. It is a failure of the run.
 - *timing broken*: two holders were valid by their own clocks at one time, in some of the histories.
-  It is expected in this cell, because an assumption of the store's page is broken.
+  It is expected in this cell, because an assumption of the store's page is broken,
+  and only if a fault was at work between the two grants.
   The fence kept every acknowledged update.
 - *allowed*: timing may break in this cell, and did not in these histories.
 - *fences fell*: besides, a later grant had a lower fence, which the protected counter refused where it had to.

@@ -111,6 +111,9 @@ pub struct Record {
     pub did: Option<Did>,
     /// The numbers of all of them.
     pub seen: Seen,
+    /// The invariants that some of the histories could not show. None in results from before they were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unjudged: Option<Vec<String>>,
     /// The version of the server.
     pub version: String,
     /// The machine.
@@ -212,6 +215,7 @@ pub(crate) mod tests {
             without_effect: 0,
             did: None,
             seen: Seen { grants: 1_000, losses: 3, ..Seen::default() },
+            unjudged: None,
             version: "Redis 7.0.15".to_owned(),
             machine: "2 cores, Debian".to_owned(),
             date: "2026-01-31".to_owned(),

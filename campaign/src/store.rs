@@ -112,17 +112,30 @@ impl Store {
         }
     }
 
-    /// Returns the time in which everything of a dead client has ended, as the store's page says.
+    /// Returns the time in which everything of a dead client has ended, as the store's page says, and clients are back
+    /// after an outage.
     pub fn recovery(self) -> Duration {
         match self {
-            Store::File => Duration::from_secs(5),
             // The rest of a lease, a second more, and a change of leader that counts it anew.
-            Store::Etcd | Store::ZooKeeper => Duration::from_secs(20),
+            Store::Etcd | Store::ZooKeeper => Duration::from_secs(10),
             // A failover, and the rest of a lease.
-            Store::Sentinel | Store::Cluster => Duration::from_secs(20),
+            Store::Sentinel | Store::Cluster => Duration::from_secs(10),
             // Twice the silence, and a connection.
-            _ => Duration::from_secs(15),
+            _ if self.is_session() => Duration::from_secs(6),
+            _ => Duration::from_secs(5),
         }
+    }
+
+    /// Returns the time at the end of each history without a fault: so long that a lock which nobody can acquire any
+    /// more is seen.
+    pub fn quiet(self) -> Duration {
+        self.recovery() + Duration::from_secs(4)
+    }
+
+    /// Returns the time within which a released lock goes to one who waits: less than the lease that remains if the
+    /// release was not sent.
+    pub fn handover(self) -> Duration {
+        self.ttl() * 2 / 3
     }
 
     /// Returns `true` if nobody but the kernel of this machine serves it.

@@ -146,6 +146,14 @@ impl World {
         self.with_options(&self.of_user(self.servers.url_at(&self.servers.entrances())))
     }
 
+    /// Returns the URL as [`World::direct_url`] does, with the time for answers that a busy machine needs.
+    pub fn patient_url(&self) -> String {
+        let url = self.direct_url();
+        let Some((before, after)) = url.split_once("timeout=") else { return url };
+        let after = after.split_once('&').map_or(String::new(), |(_, rest)| format!("&{rest}"));
+        format!("{before}timeout=10s{after}")
+    }
+
     /// Adds the options that let a fault outlast a timeout often.
     fn with_options(&self, url: &str) -> String {
         let silence = format!("silence={}ms", self.store.ttl().as_millis());

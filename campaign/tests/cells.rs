@@ -69,6 +69,15 @@ async fn postgres_holds_while_clients_and_network_fail() {
     hold(Store::Postgres, &[1, 4, 8, 10]).await;
 }
 
+/// The server that was promoted says what is left, and the fault is as large as what the failover lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_of_mariadb_is_judged_to_its_end() {
+    let Some(record) = run(Store::MariaDb, 6).await else { return };
+    assert!(record.expected && record.faults == 1, "{record:#?}");
+    let unjudged = record.unjudged.as_ref().unwrap();
+    assert!(!unjudged.iter().any(|one| one == "I7" || one == "I5"), "{record:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn advisory_locks_through_a_pooler_are_refused() {
     let Some(record) = run(Store::PostgresAdvisory, 19).await else { return };

@@ -60,6 +60,26 @@ impl Ensemble {
         panic!("no server leads");
     }
 
+    /// Returns how many changes of the leader each server has seen. ZooKeeper does not count them.
+    pub async fn elections(&self) -> Vec<u64> {
+        let mut seen = Vec::new();
+        for server in 0..SERVERS {
+            seen.push(self.elections_of(server).await);
+        }
+        seen
+    }
+
+    /// Returns how many changes of the leader a server has seen that answers.
+    pub async fn elections_of(&self, server: usize) -> u64 {
+        match self {
+            Ensemble::Etcd(cluster) => {
+                let seen = cluster.metric(server, "etcd_server_leader_changes_seen_total").await;
+                seen.unwrap().unwrap_or_default() as u64
+            }
+            Ensemble::ZooKeeper(_) => 0,
+        }
+    }
+
     pub fn kill(&self, server: usize) -> Result<(), Error> {
         match self {
             Ensemble::Etcd(cluster) => cluster.kill(server),

@@ -143,8 +143,12 @@ impl Subject {
             let text = self.test(program, &program.arguments(&words), place.as_deref())?;
             outcome.add(&text);
         }
-        if outcome.passed == 0 {
-            return Err("no test passed".to_owned());
+        // The older outcome stays then.
+        if outcome.says.is_empty() {
+            return Err("its program does not say its version: is it installed?".to_owned());
+        }
+        if outcome.ran() == 0 && outcome.failed.is_empty() {
+            return Err(format!("no test ran, and {} were skipped", outcome.skipped));
         }
         outcome.set_apart(|test| known(&self.name(), test));
         Ok(outcome)
@@ -173,10 +177,11 @@ impl Subject {
             begin.elapsed().as_secs_f64(),
             summary.unwrap_or("ended without a result")
         );
-        if summary.is_none() {
-            text.push_str(&format!("\ntest {} ... FAILED\n", program.name));
+        let is_success = output.status.success();
+        if let Some(line) = Outcome::failed_as_a_whole(&program.name, is_success, &text) {
+            text.push_str(&line);
         }
-        if !output.status.success() {
+        if !is_success {
             keep(&text, &self.name(), &program.name)?;
         }
         Ok(text)

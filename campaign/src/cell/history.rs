@@ -1,6 +1,6 @@
 //! One history of a cell: its servers, its workers, its faults, and the judgement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufWriter;
 use std::time::{Duration, Instant};
@@ -61,9 +61,11 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
         Err(error) => return Err(error.into()),
     };
     let happened = happen(cell, run, seed, &mut world, &mut rig, &mut *fault).await?;
-    // What was granted before the last fault ended has ended by then.
-    tokio::time::sleep(cell.store.ttl()).await;
+    // What was granted before the last fault ended has ended by then, and every lock has been acquired again.
+    tokio::time::sleep(cell.store.quiet()).await;
     let tasks = rig.plan().all_tasks();
+    // Another server may be the primary by now, and nothing is hurried any more.
+    rig.look_at(world.patient_url());
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
     let verdict = checker(cell.store).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
@@ -73,13 +75,17 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     }
     let mut findings = judged(cell.expected(), Seen::of(&verdict, &history), &gaps);
     if !findings.expected {
-        let found = verdict.violations.first();
+        // One that no cell allows, if there is one.
+        let found = verdict.violations.iter().find(|one| one.meanwhile.is_none());
+        let found = found.or(verdict.violations.first());
         let found = found.map(|found| format!("{}: {}", found.invariant, found.what));
         let why = if findings.outcome == Found::NotJudged { None } else { found };
         findings.note = first_line(&format!("seed {seed}: {}", why.unwrap_or_else(|| gaps.join("; "))));
     }
     (findings.faults, findings.without_effect) = (happened.faults, happened.without_effect);
     (findings.did, findings.version) = (happened.did, version);
+    let unjudged: BTreeSet<String> = verdict.unjudged.iter().map(|one| one.invariant.to_string()).collect();
+    findings.unjudged = Some(unjudged.into_iter().collect());
     Ok(findings)
 }
 

@@ -49,8 +49,8 @@ fn network(store: Store, fault: u8) -> Expected {
     }
 }
 
-const OLD_ETCD: &str =
-    "etcd below 3.4.42, 3.5.28 and 3.6.9: a server that was paused grants by a lease that has ended";
+const OLD_ETCD: &str = "etcd below 3.4.42, 3.5.28 and 3.6.9: a server that was paused grants by a lease that has ended; \
+     below 3.4.31 and 3.5.13 it also revokes leases that its successor has extended, for seconds after the pause";
 
 fn server_hangs(store: Store) -> Expected {
     match store {

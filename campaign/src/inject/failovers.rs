@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_testkit::{Data, Way};
+use leasehold_torture::Plan;
 
 use super::{Injection, Round, Scene};
 use crate::world::{Effect, Needs, Network, Servers};
@@ -19,6 +20,10 @@ pub(super) struct UnreplicatedWrites {
 impl Injection for UnreplicatedWrites {
     fn needs(&self, store: Store) -> Needs {
         Needs { standby: store.is_postgres() || store.is_mariadb(), ..Needs::default() }
+    }
+
+    fn shape(&self, plan: &mut Plan) {
+        super::long_holds(plan);
     }
 
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
@@ -37,23 +42,13 @@ impl Injection for UnreplicatedWrites {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let missed = Duration::from_millis(100 + round.pick % 300);
         let world = &mut *scene.world;
-        match &world.servers {
-            Servers::Postgres { primary, standby: Some(standby), .. } => {
-                standby.stop()?;
-                tokio::time::sleep(missed).await;
-                primary.kill()?;
-                standby.resume()?;
-                world.promote(&[Network::Even, Network::Odd]).await?;
-            }
-            Servers::MariaDb { primary, replica: Some(replica) } => {
-                replica.sql("STOP SLAVE").await?;
-                tokio::time::sleep(missed).await;
-                primary.kill()?;
-                world.promote(&[Network::Even, Network::Odd]).await?;
-            }
-            _ => self.killed = Some(world.kill_ahead_of_replicas(missed).await?),
+        let what = format!("the primary dies with the last {missed:?}");
+        if let Some((lost, unit)) = world.kill_ahead_of_standby(missed).await? {
+            world.promote(&[Network::Even, Network::Odd]).await?;
+            return Ok(Effect::new(format!("{what}, counted in {unit}"), lost));
         }
-        Ok(Effect::new(format!("the primary dies with the last {missed:?}"), 1_u64))
+        self.killed = Some(world.kill_ahead_of_replicas(missed).await?);
+        Ok(Effect::new(what, 1_u64))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

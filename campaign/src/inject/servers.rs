@@ -37,6 +37,7 @@ impl Injection for Hang {
         if let Some(server) = self.stopped.take() {
             scene.world.resume(server)?;
             scene.world.settle().await?;
+            revocations_are_over(scene.world).await;
         }
         Ok(())
     }
@@ -160,10 +161,23 @@ impl Injection for Parted {
             servers.sentinel_proxy(round.below(3, 0))?.heal()?;
         }
         scene.world.heal_networks()?;
-        for server in std::mem::take(&mut self.stopped) {
-            scene.world.resume(server)?;
+        let stopped = std::mem::take(&mut self.stopped);
+        for server in &stopped {
+            scene.world.resume(*server)?;
         }
-        scene.world.settle().await
+        scene.world.settle().await?;
+        if !stopped.is_empty() {
+            revocations_are_over(scene.world).await;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until a leader of etcd that was stopped, and that others have deposed, has given up its revocations. It proposes
+/// them for up to 5 s and two timeouts of an election, and the fault lasts until then.
+async fn revocations_are_over(world: &World) {
+    if world.store == Store::Etcd {
+        tokio::time::sleep(Duration::from_secs(8)).await;
     }
 }
 

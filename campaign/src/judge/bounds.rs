@@ -25,6 +25,7 @@ pub(crate) const ASKED_RECOVERY: Duration = Duration::from_secs(1);
 pub(crate) fn checker(store: Store) -> Checker {
     let mut checker = Checker::new();
     checker.recovery = store.recovery();
+    checker.handover = store.handover();
     checker.overstay = OVERSTAY;
     checker.lateness = LATENESS;
     checker

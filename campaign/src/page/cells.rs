@@ -87,6 +87,12 @@ impl Summary {
         }
     }
 
+    /// Returns how many histories were judged before the unjudged invariants were named; see the bounds on the page.
+    pub(super) fn histories_by_older_rules(&self) -> u64 {
+        let is_older = |run: &&Record| run.unjudged.is_none() && run.outcome != CellOutcome::Passed;
+        self.runs.iter().filter(is_older).map(|run| run.histories).sum()
+    }
+
     /// Returns the text of the grid.
     pub(super) fn word(&self) -> String {
         let text = match self.outcome {

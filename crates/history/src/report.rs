@@ -22,6 +22,8 @@ pub(crate) struct Excuse {
     pub(crate) explained: Option<String>,
     /// The client says later that the store did not know a grant; no fault of the store shows that.
     pub(crate) doubt: Option<String>,
+    /// A fault was at work between two grants that overlap.
+    pub(crate) meanwhile: Option<String>,
 }
 
 impl<'v, 'h> Report<'v, 'h> {
@@ -53,6 +55,7 @@ impl<'v, 'h> Report<'v, 'h> {
             violation.invariant == invariant
                 && violation.explained.is_some() == excuse.explained.is_some()
                 && violation.doubt.is_some() == excuse.doubt.is_some()
+                && violation.meanwhile.is_some() == excuse.meanwhile.is_some()
         };
         if self.violations.iter().filter(is_alike).count() >= self.limit {
             return;
@@ -73,6 +76,7 @@ impl<'v, 'h> Report<'v, 'h> {
             slice: slice.into_iter().cloned().collect(),
             explained: excuse.explained,
             doubt: excuse.doubt,
+            meanwhile: excuse.meanwhile,
         });
     }
 

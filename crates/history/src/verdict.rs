@@ -70,6 +70,10 @@ pub struct Violation {
     pub explained: Option<String>,
     /// Why the store may be to blame, if the client says so and the events show no fault of the store.
     pub doubt: Option<String>,
+    /// Of two holders at one time (I4): a fault, other than the pause or the end of a process, that was at work after
+    /// the store had granted the first of the two and before the last of them knew of its grant. Without one, nothing
+    /// that was recorded can be the reason.
+    pub meanwhile: Option<String>,
 }
 
 /// The verdict over a history.

@@ -82,7 +82,12 @@ impl Fault<'_> {
 
     /// Returns `true` if it is one of the store, and not one of processes or of the whole machine.
     pub(crate) fn is_of_store(&self) -> bool {
-        self.targets.is_empty() && !self.is_pause() && !self.is_death() && !self.label.starts_with("suspend")
+        self.targets.is_empty() && self.is_outside_of_processes()
+    }
+
+    /// Returns `true` if it is one of the store or of a network, and neither stops nor ends processes.
+    pub(crate) fn is_outside_of_processes(&self) -> bool {
+        !self.is_pause() && !self.is_death() && !self.label.starts_with("suspend")
     }
 }
 

@@ -212,6 +212,12 @@ impl Rig {
         self.workers.get_mut(worker).ok_or_else(|| RigError::Worker { worker, what: what() })
     }
 
+    /// Changes the URL at which the end of the recording looks for what is left: that of another server, if the one of
+    /// the plan has been replaced meanwhile. Workers keep their own.
+    pub fn look_at(&mut self, url: impl Into<String>) {
+        self.plan.url = url.into();
+    }
+
     /// Records what was done to the store or to the network.
     pub fn note_fault(&self, label: &str, edge: Edge) {
         let stage = match edge {

@@ -57,6 +57,14 @@ impl Outcome {
         }
     }
 
+    /// Returns the line of a failure for a program that has no result, or that failed although none of its tests did,
+    /// such as one that was ended at its limit.
+    pub(crate) fn failed_as_a_whole(program: &str, success: bool, text: &str) -> Option<String> {
+        let has_result = text.lines().any(|line| line.starts_with("test result:"));
+        let has_failure = text.lines().any(|line| line.starts_with("test ") && line.ends_with(" ... FAILED"));
+        (!has_result || !success && !has_failure).then(|| format!("\ntest {program} ... FAILED\n"))
+    }
+
     /// Sets failures apart that have a known reason.
     pub(crate) fn set_apart(&mut self, known: impl Fn(&str) -> Option<&'static str>) {
         for test in std::mem::take(&mut self.failed) {
@@ -67,8 +75,18 @@ impl Outcome {
         }
     }
 
+    /// Returns how many tests passed that ran: for libtest a skipped test has passed as well.
+    pub(crate) fn ran(&self) -> u64 {
+        self.passed.saturating_sub(self.skipped)
+    }
+
+    /// Returns `true` if the outcome is one of this server: it said its version, and a test ran on it.
+    fn is_of_a_server(&self) -> bool {
+        self.ran() > 0 && !self.says.is_empty()
+    }
+
     pub(crate) fn words(&self) -> String {
-        let ran = self.passed.saturating_sub(self.skipped);
+        let ran = self.ran();
         let mut words = format!("{ran} passed, {} skipped, {} failed", self.skipped, self.failed.len());
         if !self.known.is_empty() {
             words += &format!(", {} known to differ", self.known.len());
@@ -150,7 +168,7 @@ impl Results {
             text += "|---|---|---|---|---|---|---|\n";
             for name in &names {
                 let it = &self.by_version[name];
-                let ran = it.passed.saturating_sub(it.skipped);
+                let ran = it.ran();
                 let failed = it.failed.len() + it.known.len();
                 text += &format!(
                     "| {} | `{name}` | {} | {} | {ran} | {} | {failed} |\n",
@@ -182,12 +200,13 @@ impl Results {
         if text.is_empty() { text } else { format!("\n{text}") }
     }
 
-    /// Returns the lines of the README: for each server the versions on which no test failed without a reason.
+    /// Returns the lines of the README: for each server the versions on which tests ran, and none failed without a reason.
     pub(crate) fn requirements(&self) -> String {
         let mut parts = Vec::new();
         for server in SERVERS {
             let names = self.names_of(server.name).into_iter();
-            let passed = names.filter(|name| self.by_version[name].failed.is_empty());
+            let is_tested = |it: &Outcome| it.is_of_a_server() && it.failed.is_empty();
+            let passed = names.filter(|name| is_tested(&self.by_version[name]));
             let mut versions: BTreeMap<String, Vec<Vec<u64>>> = BTreeMap::new();
             for name in passed {
                 let (kind, version) = split(&self.by_version[&name].says);
@@ -311,6 +330,32 @@ mod tests {
         assert!(page.contains("- `redis-6.2`, `laws::one`: failed."), "{page}");
         let lines = results.requirements();
         assert!(lines.contains("on Redis 7.0.15; Valkey 9.1.2.\n"), "{lines}");
+    }
+
+    #[test]
+    fn version_whose_tests_were_skipped_is_not_tested() {
+        let mut results = Results::default();
+        results.put("redis-installed", outcome("Redis server 7.0.15", &[]));
+        let skipped = Outcome { passed: 3, skipped: 3, ..outcome("Redis server 6.2.14", &[]) };
+        results.put("redis-6.2", skipped);
+        results.put("memcached-installed", outcome("", &[]));
+        let lines = results.requirements();
+        assert!(lines.ends_with("on Redis 7.0.15.\n"), "{lines}");
+    }
+
+    #[test]
+    fn program_that_fails_without_a_test_is_a_failure() {
+        let failed = |success, text| Outcome::failed_as_a_whole("conformance", success, text);
+        let passed = "test a ... ok\ntest result: ok. 1 passed; 0 failed";
+        assert_eq!(failed(true, passed), None);
+        for (success, text) in [(false, passed), (false, "killed"), (true, "killed")] {
+            let line = failed(success, text).unwrap();
+            let mut outcome = Outcome::new();
+            outcome.add(&line);
+            assert_eq!(outcome.failed, ["conformance"]);
+        }
+        let one = "test a ... FAILED\ntest result: FAILED. 0 passed; 1 failed";
+        assert_eq!(failed(false, one), None);
     }
 
     #[test]

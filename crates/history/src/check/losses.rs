@@ -6,7 +6,7 @@ use crate::check::Checker;
 use crate::event::{Event, Stage};
 use crate::report::{Excuse, Report, nanos, shown};
 use crate::verdict::Invariant;
-use crate::view::{GrantLife, Stamps, View};
+use crate::view::{Fault, GrantLife, Stamps, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
     let has_validity = view.grants.iter().any(|grant| grant.valid_until().is_some());
@@ -83,7 +83,8 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, repo
     );
 }
 
-/// I13: finds an expiry that was reported before the validity was over, or that a later renewal disproves.
+/// I13: finds a loss that was reported before the validity was over, or that a later renewal disproves. One that the user
+/// caused, such as a revocation, is none.
 fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let Some(lost) = grant.lost else { return };
     let revived = grant.renewals.iter().find(|event| {
@@ -94,19 +95,78 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, r
         report.violated(Invariant::I13, Some(grant.key), what, [lost, *event]);
         return;
     }
-    if !is_expiry(lost) {
+    let Some((event, until)) = grant.valid_until() else { return };
+    let until = view.times.shift(event, until);
+    let early = until.saturating_sub(view.times.at(lost));
+    if early <= nanos(checker.lateness) {
         return;
     }
-    let Some((event, until)) = grant.valid_until() else { return };
-    let early = view.times.shift(event, until).saturating_sub(view.times.at(lost));
-    if early > nanos(checker.lateness) {
+    if is_expiry(lost) {
         let what = format!(
             "{} was reported as expired {} before the end of its validity",
             grant.name(),
             shown(early)
         );
         report.violated(Invariant::I13, Some(grant.key), what, [grant.got, event, lost]);
+    } else if is_gone(lost) || is_end_of_session(lost) {
+        lost_without_a_fault(view, checker, grant, (lost, event, until), report);
     }
+}
+
+/// I13: finds a grant of which its holder says that the store no longer knew it, although no fault of the store was at
+/// work since it was granted, or that its session ended, without any fault. The store may have forgotten it by itself,
+/// unless somebody who waited was granted the lock no earlier than at the end of the validity.
+fn lost_without_a_fault(
+    view: &View<'_>,
+    checker: &Checker,
+    grant: &GrantLife<'_>,
+    (lost, confirmed, until): (&Event, &Event, u64),
+    report: &mut Report<'_, '_>,
+) {
+    let at = view.times.at(lost);
+    // A session ends with its network or its client as well.
+    let may_end_it = |fault: &Fault<'_>| fault.is_of_store() || is_end_of_session(lost);
+    if view.faults_in(granted_after(view, grant), at).any(may_end_it) {
+        return;
+    }
+    // That the store gave it to another is true then, and I4 is broken.
+    let is_taken =
+        |other: &&GrantLife<'_>| other.key == grant.key && other.from >= grant.from && other.from <= at;
+    if view.grants.iter().filter(|other| other.got.index != grant.got.index).any(|other| is_taken(&other)) {
+        return;
+    }
+    let what = format!(
+        "{} was reported as lost to the store {} before the end of its validity, and no fault of the store was recorded",
+        grant.name(),
+        shown(until.saturating_sub(at))
+    );
+    let kept = kept_until_the_end(view, checker, grant, at, until);
+    let mut excuse = Excuse::default();
+    if kept.is_none() {
+        let text = format!(
+            "the store ended {} or no longer knew it, as its holder said, and no fault of the store was recorded",
+            grant.name()
+        );
+        excuse.doubt = Some(text);
+    }
+    let shown_by = [grant.got, confirmed, lost].into_iter().chain(kept);
+    report.violated_because(Invariant::I13, Some(grant.key), what, excuse, shown_by);
+}
+
+/// Returns the request of somebody who waited for the lock while its holder said that the claim was gone, for a time in
+/// which locks are handed over, and to whom the store did not give it before the end of the validity: it knew the claim.
+fn kept_until_the_end<'h>(
+    view: &View<'h>,
+    checker: &Checker,
+    grant: &GrantLife<'h>,
+    lost: u64,
+    until: u64,
+) -> Option<&'h Event> {
+    let is_other = |other: &&GrantLife<'h>| other.key == grant.key && other.got.index != grant.got.index;
+    let later = || view.grants.iter().filter(is_other).filter(|other| other.from >= lost);
+    let next = later().min_by_key(|other| other.from).filter(|next| next.from >= until)?;
+    let waited = until.saturating_sub(view.times.at(next.asked).max(lost));
+    (waited >= nanos(checker.handover)).then_some(next.asked)
 }
 
 /// Returns `true` if the loss is one by the clock, and not one that the store or the user caused.
@@ -173,6 +233,39 @@ impl<'v, 'h> ForgottenGrants<'v, 'h> {
     }
 }
 
+/// The claims of the store, each from the time before which it cannot have been granted to that at which its first holder
+/// knew of it. A grant that is handed on inside of a process belongs to the claim of the first one.
+pub(super) struct StoreClaims<'h>(HashMap<(&'h str, u64, u64), (u64, u64)>);
+
+impl<'h> StoreClaims<'h> {
+    pub(super) fn of(view: &View<'h>) -> StoreClaims<'h> {
+        let mut claims: HashMap<_, (u64, u64)> = HashMap::new();
+        for grant in &view.grants {
+            let Some(counted) = counted_by_store(grant) else { continue };
+            let claim = claims.entry(counted).or_insert((u64::MAX, u64::MAX));
+            *claim = (granted_after(view, grant).min(claim.0), grant.from.min(claim.1));
+        }
+        StoreClaims(claims)
+    }
+
+    /// Returns a fault of the store or of a network that was at work after the earlier of two claims was granted, and
+    /// before the holder of the later one knew of it.
+    pub(super) fn fault_between(
+        &self,
+        view: &View<'h>,
+        one: &GrantLife<'h>,
+        other: &GrantLife<'h>,
+    ) -> Option<String> {
+        let of = |grant: &GrantLife<'h>| {
+            let known = counted_by_store(grant).and_then(|counted| self.0.get(&counted).copied());
+            known.unwrap_or_else(|| (granted_after(view, grant), grant.from))
+        };
+        let ((begun, known), (other_begun, other_known)) = (of(one), of(other));
+        let mut faults = view.faults_in(begun.min(other_begun), known.max(other_known));
+        faults.find(|fault| fault.is_outside_of_processes()).map(|fault| fault.label.to_owned())
+    }
+}
+
 /// Returns a time before which the store cannot have granted this.
 ///
 /// The holder may learn of its grant late, when the store has forgotten it and another holder has the lock. The validity
@@ -201,8 +294,16 @@ fn counted_by_store<'h>(grant: &GrantLife<'h>) -> Option<(&'h str, u64, u64)> {
 /// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.
 pub(super) fn forgotten<'h>(grant: &GrantLife<'h>) -> Option<&'h Event> {
     let refused = grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail);
-    [grant.lost, refused].into_iter().flatten().find(|event| {
-        let cause = event.error.as_deref().unwrap_or_default();
-        cause.contains("gone") || cause.contains("no longer knows")
-    })
+    [grant.lost, refused].into_iter().flatten().find(|event| is_gone(event))
+}
+
+/// Returns `true` if the session that held the grant ended, as its holder says.
+fn is_end_of_session(lost: &Event) -> bool {
+    lost.error.as_deref().is_some_and(|cause| cause.contains("session"))
+}
+
+/// Returns `true` if the store no longer knew the grant, as its holder says.
+fn is_gone(event: &Event) -> bool {
+    let cause = event.error.as_deref().unwrap_or_default();
+    cause.contains("gone") || cause.contains("no longer knows")
 }

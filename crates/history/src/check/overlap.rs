@@ -4,7 +4,7 @@
 //! loss and the end of its validity. All of these are times at which the holder itself was sure.
 
 use crate::check::Checker;
-use crate::check::losses::ForgottenGrants;
+use crate::check::losses::{ForgottenGrants, StoreClaims};
 use crate::event::{Event, Mode};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
@@ -15,7 +15,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         report.unjudged(Invariant::I4, "nothing was granted");
     }
     let tolerance = nanos(checker.tolerance);
-    let forgotten = ForgottenGrants::of(view);
+    let (forgotten, claims) = (ForgottenGrants::of(view), StoreClaims::of(view));
     for (key, grants) in view.grants_by_key() {
         let mut held: Vec<&GrantLife> = Vec::new();
         for grant in grants {
@@ -28,7 +28,9 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
                 // A grant that was handed on after the store forgot it may be the later one of the two.
                 let mut pairs = excluded.iter().flat_map(|other| [(*other, grant), (grant, *other)]);
                 let excuse = pairs.find_map(|(victim, other)| forgotten.excuse(view, victim, other));
-                report.violated_because(Invariant::I4, Some(key), what, excuse.unwrap_or_default(), events);
+                let mut excuse = excuse.unwrap_or_default();
+                excuse.meanwhile = excluded.iter().find_map(|other| claims.fault_between(view, other, grant));
+                report.violated_because(Invariant::I4, Some(key), what, excuse, events);
             }
             held.push(grant);
         }

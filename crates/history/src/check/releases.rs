@@ -33,9 +33,17 @@ type Counted<'h> = (&'h str, Result<&'h str, u64>);
 fn counted(view: &View<'_>, report: &mut Report<'_, '_>) {
     let mut counts: HashMap<Counted, (u64, &Event)> = HashMap::new();
     let mut is_counted = false;
-    for event in view.events.iter().filter(|event| event.stage == Stage::Ok) {
+    for event in view.events {
         let (Some(key), Some(process)) = (event.key.as_deref(), event.process) else { continue };
         let place = (key, event.values.owner.as_deref().ok_or(process));
+        if event.operation == Operation::Lost {
+            // Nothing is left to release, and the next grant begins anew.
+            counts.remove(&place);
+            continue;
+        }
+        if event.stage != Stage::Ok {
+            continue;
+        }
         let known = counts.get(&place).copied();
         let before = known.map_or(0, |(count, _)| count);
         let now = event.values.count;

@@ -37,6 +37,28 @@ fn only_a_fault_of_the_store_explains_an_overlap() {
     assert!(held[0].explained.is_none() && held[0].doubt.is_none(), "{held:#?}");
 }
 
+/// A fault explains nothing by itself, and without one there is nothing that could.
+#[test]
+fn overlap_names_the_fault_between_its_grants() {
+    let meanwhile = |story: Story| story.verdict().violations[0].meanwhile.clone();
+    let both = || Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).until(900);
+    assert_eq!(meanwhile(both()), None);
+    assert_eq!(meanwhile(wiped(both(), 50)).as_deref(), Some("the server is wiped"));
+    // Of a network, too, but not of the processes and not at another time.
+    let named = both().fault(50, "answers are lost", Stage::Info, &[1]);
+    assert_eq!(meanwhile(named).as_deref(), Some("answers are lost"));
+    for other in ["pause worker 0", "kill worker 0", "suspend of the machine"] {
+        assert_eq!(meanwhile(both().fault(50, other, Stage::Info, &[7])), None, "{other}");
+    }
+    assert_eq!(meanwhile(wiped(both(), 500)), None);
+    let late = Story::new().ask(60, 1).got(61, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).until(900);
+    assert_eq!(meanwhile(wiped(late, 50)), None);
+    // Who holds an older claim of its process has what the store granted then.
+    let older = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).release(60, 1, "a").released(61, 1, "a");
+    let older = older.ask(62, 3).got(63, 3, "c", 5, 1_000).handed_on().held(100, 110, 2, "b", 6).until(900);
+    assert_eq!(meanwhile(wiped(older, 50)).as_deref(), Some("the server is wiped"));
+}
+
 #[test]
 fn a_holder_may_notice_only_at_its_release() {
     let story =
@@ -51,7 +73,8 @@ fn a_holder_may_notice_only_at_its_release() {
 fn a_fence_that_falls_is_never_explained() {
     let story = Story::new().held(10, 20, 1, "a", 9).ask(90, 2).got(100, 2, "b", 3, 1_000);
     let story = wiped(story, 50).lost(200, 2, "b", GONE).release(210, 2, "b").not_released(211, 2, "b", GONE);
-    story.breaks(&[Invariant::I2]);
+    // The wipe was before the second grant, which nothing ended.
+    story.breaks(&[Invariant::I2, Invariant::I13]);
     assert!(story.verdict().violations[0].doubt.is_none());
 }
 

@@ -1,6 +1,6 @@
 //! Each invariant with a history that keeps it and one that breaks it, which differ in one thing.
 
-use leasehold_history::{Checker, Invariant, Mode, Operation, Stage, Stamps};
+use leasehold_history::{Checker, Event, Invariant, Mode, Operation, Stage, Stamps, Values};
 
 use crate::story::{Story, ms};
 
@@ -350,6 +350,29 @@ fn i8_counts_are_exact_and_a_release_too_many_is_an_error() {
 }
 
 #[test]
+fn i8_loss_ends_the_count() {
+    let counted = |lost: bool| {
+        let mut values = Values::default();
+        (values.count, values.valid_until) = (Some(1), Some(ms(1_000)));
+        let got = |story: Story, at| {
+            story.ask(at, 1).event(at + 1, 1, Stage::Ok, Operation::Acquire, values.clone())
+        };
+        let story = got(Story::new(), 0);
+        let story = match lost {
+            true => {
+                let mut expired = Event::new(Stage::Ok, Operation::Lost).by(1).on("job");
+                expired.error = Some(EXPIRED.to_owned());
+                story.add(1_000, expired)
+            }
+            false => story,
+        };
+        got(story, 1_010)
+    };
+    counted(true).is_clean();
+    assert!(counted(false).broken().contains(&Invariant::I8));
+}
+
+#[test]
 fn i9_a_process_touches_no_grant_but_its_own() {
     let story = |owner| {
         Story::new()
@@ -419,9 +442,42 @@ fn i13_no_loss_is_reported_while_the_lease_is_renewed() {
     };
     story(1_300).is_clean();
     story(700).breaks(&[Invariant::I13]);
-    let gone =
-        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(300, 1, "a", GONE).not_released_after(301);
-    assert!(!gone.broken().contains(&Invariant::I13), "the store said so");
+}
+
+#[test]
+fn i13_store_that_knows_the_claim_disproves_its_loss() {
+    let held = || Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).renewed(400, 1, "a", 1_400);
+    let gone = |story: Story| story.lost(500, 1, "a", GONE).ask(510, 2);
+    // The store refused the other one until the end of the lease.
+    let refused = gone(held()).got(1_401, 2, "b", 6, 2_401).release(1_500, 2, "b").released(1_501, 2, "b");
+    refused.breaks(&[Invariant::I13]);
+    let is_doubted = |story: &Story, handover: u64| {
+        let mut checker = Checker::new();
+        checker.handover = std::time::Duration::from_millis(handover);
+        checker.check(&story.history()).violations[0].doubt.is_some()
+    };
+    // Someone who asks for the lock rarely may find it free long after it was forgotten.
+    assert!(is_doubted(&refused, 1_000) && !is_doubted(&refused, 800));
+    // It was free at once: the store may have forgotten it.
+    let forgotten = gone(held()).got(520, 2, "b", 6, 1_520).release(600, 2, "b").released(601, 2, "b");
+    forgotten.breaks(&[Invariant::I13]);
+    assert!(is_doubted(&forgotten, 10));
+    // With a fault of the store it has.
+    gone(held().fault(450, "the server is wiped", Stage::Info, &[]))
+        .got(520, 2, "b", 6, 1_520)
+        .release(600, 2, "b")
+        .released(601, 2, "b")
+        .is_clean();
+    gone(held().fault(450, "pause worker 0", Stage::Info, &[1])).busy(600, 2).breaks(&[Invariant::I13]);
+    gone(held().fault(450, "the network of process 1", Stage::Info, &[1]))
+        .busy(600, 2)
+        .breaks(&[Invariant::I13]);
+    // A session ends with its network, and not without any fault.
+    let session = |story: Story| story.lost(500, 1, "a", "the session with the server ended");
+    session(held()).breaks(&[Invariant::I13]);
+    session(held().fault(450, "the network of process 1", Stage::Info, &[1])).is_clean();
+    // A claim whose lease is over is forgotten by right.
+    held().lost(1_400, 1, "a", GONE).is_clean();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod excuses;
 mod exports;
+mod handover;
 mod invariants;
 mod mutants;
 mod reading;

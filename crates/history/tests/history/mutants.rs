@@ -40,7 +40,7 @@ fn m01_a_release_deletes_without_looking_at_the_owner() {
     // If the store also forgets without any release, nobody can say that the release did it.
     let forgetful = mutant.about("other").ask(1, 4).got(2, 4, "d", 8, 900).lost(300, 4, "d", GONE);
     let forgetful = forgetful.release(301, 4, "d").not_released(302, 4, "d", "lost");
-    forgetful.breaks(&[Invariant::I4]);
+    forgetful.breaks(&[Invariant::I4, Invariant::I13]);
 }
 
 #[test]

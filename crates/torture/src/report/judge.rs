@@ -77,12 +77,15 @@ impl Report {
 
     /// Returns the violations that count: no fault of the store explains them, and neither may a worker that was
     /// killed from outside, or a machine that was suspended. Those excuse nothing of what the register accepted.
+    /// A grant that the store forgot, as the library says, is a finding of its own.
     pub fn broken(&self) -> impl Iterator<Item = &Violation> {
         let is_disturbed = !self.faults_like(FROM_OUTSIDE).is_empty();
         let is_of_register =
             |invariant| matches!(invariant, Invariant::I1 | Invariant::I3 | Invariant::Linearizable);
         self.verdict.violations.iter().filter(move |violation| {
-            violation.explained.is_none() && (!is_disturbed || is_of_register(violation.invariant))
+            let is_forgotten = violation.invariant == Invariant::I13 && violation.doubt.is_some();
+            let is_excused = violation.explained.is_some() || is_forgotten;
+            !is_excused && (!is_disturbed || is_of_register(violation.invariant))
         })
     }
 
