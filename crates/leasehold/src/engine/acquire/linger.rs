@@ -188,17 +188,20 @@ struct LingerTask {
 impl LingerTask {
     /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
     async fn run(self, unsound: impl Future<Output = ()>) {
-        let is_recalled = tokio::select! {
+        let is_for_others = tokio::select! {
             biased;
             () = unsound => false,
-            () = self.reached_end() => false,
+            () = self.reached_end() => true,
             () = self.recalled(), if self.is_notified => true,
         };
         let Some(engine) = self.engine.upgrade() else { return };
-        if is_recalled {
-            // Another client has waited long enough: no other task of this process is before it either.
+        if mutant!("a rest has no end") {
+            return;
+        }
+        if is_for_others {
+            // Other clients have waited long enough: no other task of this process is before them either.
             engine.end_handoff(&self.resource, self.id);
-        } else if !mutant!("a rest has no end") {
+        } else {
             engine.end_rests(&self.resource, self.id);
         }
     }

@@ -333,7 +333,10 @@ impl<W, E, R> LocalQueue<W, E, R> {
     fn hand_off(&mut self, id: ClaimId, left: u32) -> Option<(W, Want)> {
         let claim = self.held.iter_mut().find(|claim| claim.id == id && left > 0)?;
         // Only the first waiter is considered, so that none is overtaken.
-        let first = self.waiters.first_entry().filter(|first| first.get().want.is_met_by(&claim.want))?;
+        let first = self.waiters.first_entry().filter(|first| {
+            let want = &first.get().want;
+            claim.may_serve(want) || (mutant!("what is over is handed off") && want.is_met_by(&claim.want))
+        })?;
         let waiter = first.remove();
         claim.task = waiter.task;
         claim.handoff_over |= left == 1;

@@ -323,7 +323,9 @@ impl Model {
         may_rest: bool,
     ) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
-        let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
+        let is_served =
+            |(_, first): &(Place, Want)| left > 0 && first == held_as && !self.handoff_over.contains(id);
+        let taker = self.in_order().into_iter().next().filter(is_served);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
         let is_over = self.handoff_over.contains(id) || self.rest_over.contains(id);
@@ -703,5 +705,43 @@ fn claim_that_rests_goes_to_the_next_task_or_to_the_server() {
         let mut queue = rested();
         queue.step(end.clone()).unwrap();
         assert!(queue.resting.is_empty() && queue.held[0].2, "{end:?}");
+    }
+}
+
+#[test]
+fn claim_that_departs_ends_its_own_rest_alone() {
+    let permit = (Share::permits(1, 3).unwrap(), false);
+    let mut queue = Model::new(true, None);
+    for _ in 0..2 {
+        queue.step(Step::GrantedDirectly(permit)).unwrap();
+        queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
+    }
+    let [first, second] = queue.resting[..] else { panic!("{:?}", queue.resting) };
+    assert_eq!(queue.queue.apply(Change::Departed(first)).rests_over, [first]);
+    assert_eq!(queue.queue.resting(), [(second, second)]);
+}
+
+/// Other clients may have been granted claims between the drawing of the claim and the arrival of its waiter.
+#[test]
+fn claim_that_was_drawn_before_its_taker_came_is_handed_on() {
+    for (share, is_handed_on) in [(Share::permits(1, 3).unwrap(), true), (Share::MUTEX, false)] {
+        for comes_late in [false, true] {
+            let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
+            let id = ClaimId::from_bytes([1; 16]);
+            let first = (Reverse(0), 1);
+            queue.apply(enter(first, want((share, false))));
+            if comes_late {
+                queue.apply(Change::Drawn(id));
+                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(Change::Leave(first));
+            } else {
+                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(Change::Leave(first));
+                queue.apply(Change::Drawn(id));
+            }
+            let outcome = queue.apply(Change::Granted(HeldClaim::new(id, want((share, false)), None)));
+            assert_eq!(outcome.taker.map(|(waiter, _)| waiter), Some(2));
+            assert_eq!(outcome.is_handed_on, is_handed_on && comes_late, "{share}");
+        }
     }
 }
