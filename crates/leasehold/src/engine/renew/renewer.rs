@@ -566,6 +566,7 @@ mod tests {
         requests.send(12);
         requests.send(15);
         assert!(requests.fail(12) && requests.is_waiting, "another one is open");
+        assert_eq!(requests.open, [15]);
         assert!(requests.fail(15) && !requests.is_waiting, "there is nothing to wait for");
         assert_eq!((requests.open.len(), requests.failures), (0, 2));
     }
@@ -580,6 +581,23 @@ mod tests {
                 requests.failures += 1;
             }
             assert!(passed >= ttl, "{ttl:?}: none is sent after {passed:?}");
+            assert_eq!(requests.open.len(), OPEN_MAX);
         }
+    }
+
+    #[test]
+    fn pauses_grow_with_the_failures_and_with_what_is_open() {
+        let secs = Duration::from_secs;
+        let longest = |ttl, failures, open| {
+            let requests = RenewalRequests { failures, open: vec![0; open], ..RenewalRequests::default() };
+            // Each is at least half of the longest.
+            (0..100).map(|_| requests.pause(ttl)).max().unwrap()
+        };
+        for failures in [0, 1] {
+            assert!(longest(secs(20), failures, 1) <= secs(1), "a twentieth");
+        }
+        assert!(longest(secs(20), 2, 1) > secs(1), "a tenth");
+        assert!(longest(secs(200), 2, UNCAPPED_FROM - 1) <= RETRY_MAX);
+        assert!(longest(secs(200), 2, UNCAPPED_FROM) > RETRY_MAX);
     }
 }

@@ -148,6 +148,23 @@ async fn nothing_is_granted_by_a_client_that_closed() {
     }
 }
 
+/// Closing does not depend on whether the caller is polled.
+#[tokio::test]
+async fn grant_to_a_caller_that_is_not_polled_is_released_by_the_close() {
+    let store = Store::new();
+    let ((locks, wire), (onlooker, _)) = (store.client(), store.client());
+    wire.set(Verb::Contend, Mode::LateReply(ms(100)));
+    let mutex = locks.mutex("job");
+    let mut waits = Box::pin(mutex.lock());
+    assert!((&mut waits).now_or_never().is_none());
+    while onlooker.inspect("job").await.unwrap().holders.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(locks.close(SOON).await);
+    assert!(onlooker.inspect("job").await.unwrap().holders.is_empty(), "closed, and still held");
+    assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
 /// The calls of which the backend's future was begun, and those of which it came to its end.
 #[derive(Default)]
 struct Ends(AtomicU64);
