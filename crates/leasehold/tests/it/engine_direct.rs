@@ -14,7 +14,7 @@ use leasehold::backend::{
     Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber};
 use tokio::sync::oneshot;
 
 #[tokio::test]
@@ -118,6 +118,20 @@ async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
     settles(&locks, "job").await;
 }
 
+/// Where the store has no queue, nothing else lets the waiter ask.
+#[tokio::test]
+async fn waiter_without_a_queue_does_not_depend_on_a_direct_release() {
+    let (locks, store) = Distant::over(Arc::new(MemoryBackend::new().unordered()));
+    let (release, answer) = begun_release(&locks, &store).await;
+    let waits = locks.mutex("job");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    tokio::time::sleep(ms(50)).await;
+    answer.send(()).unwrap();
+    let guard = tokio::time::timeout(SOON, waits).await.expect("nobody polls the release").unwrap().unwrap();
+    release.await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn lock_of_a_direct_request_is_renewed() {
     let (locks, store) = opened();
@@ -145,6 +159,25 @@ async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     tokio::time::sleep(ms(1_100)).await;
     locks.mutex("job").lock().await.unwrap().release().await.unwrap();
     assert_eq!(store.direct(), 3);
+}
+
+#[derive(Debug, Default)]
+struct Queued(AtomicU32);
+
+impl EventSubscriber for Queued {
+    fn on_event(&self, event: &Event<'_>) {
+        self.0.fetch_add(u32::from(matches!(event, Event::Queued { .. })), Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn try_that_a_direct_request_refuses_is_reported_as_any_other() {
+    let (others, store) = opened();
+    let queued = Arc::new(Queued::default());
+    let locks = Client::builder().subscriber(queued.clone()).over(store.clone()).unwrap();
+    let _guard = others.mutex("job").lock().await.unwrap();
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    assert_eq!((store.long(), queued.0.load(Ordering::SeqCst)), (0, 1));
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold::backend::{
-    Backend, Claim, Failure, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Failure, LossCause, ManualClock, Patience, Profile, Proof, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
@@ -172,6 +172,28 @@ async fn store_that_cannot_transfer_says_so_before_anything_is_sent() {
     let error = guard.transfer().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(wire.calls(Verb::Swap), 0);
+}
+
+/// The clock has passed its end, and nothing has looked at it meanwhile.
+#[tokio::test]
+async fn lock_that_ends_during_its_transfer_is_released() {
+    let clock = Arc::new(ManualClock::new());
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::with_clock(clock.clone()))));
+    let locks = Client::builder().clock(clock.clone()).over(wire.clone()).unwrap();
+    let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    wire.set(Verb::Swap, Mode::Hang);
+    let mut transfers = pin!(guard.transfer());
+    while wire.calls(Verb::Swap) == 0 {
+        assert!((&mut transfers).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    wire.set(Verb::Swap, Mode::Pass);
+    clock.advance(TTL * 2);
+    let error = transfers.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    // Its place in the queue of this client is free, too.
+    let free = locks.mutex("job").try_lock().await.unwrap();
+    free.expect("nobody has it").release().await.unwrap();
 }
 
 /// The numbers of leases that began and ended, and of holds that were released.

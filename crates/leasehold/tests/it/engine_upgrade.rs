@@ -13,8 +13,12 @@ const SOON: Duration = ms(2_000);
 
 /// Returns a client over a wire that can fail, and another one.
 fn clients() -> (Client, Arc<Fault>, Client) {
+    clients_of(|store| store)
+}
+
+fn clients_of(kind: impl FnOnce(MemoryBackend) -> MemoryBackend) -> (Client, Arc<Fault>, Client) {
     let clock = Arc::new(TokioClock::new());
-    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let store = Arc::new(kind(MemoryBackend::with_clock(clock.clone())));
     let wire = Arc::new(Fault::over(store.clone()));
     let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
     (open(wire.clone()), wire, open(store))
@@ -60,21 +64,43 @@ async fn upgrade_that_loses_its_place_to_a_writer_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn upgrade_passes_a_writer_where_the_store_keeps_no_queue() {
+    let (locks, wire, other) = clients_of(MemoryBackend::unordered);
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let reader = lock(&other).read().await.unwrap();
+    let writer = lock(&other);
+    let writer = tokio::spawn(async move { writer.write().await.unwrap() });
+    tokio::time::sleep(SOON).await;
+    let upgrade = tokio::spawn(async move { (guard.upgrade().await, guard) });
+    tokio::time::sleep(SOON).await;
+    assert_eq!(wire.calls(Verb::Inspect), 0, "no place is a reason to end it");
+    drop(reader);
+    let (outcome, guard) = tokio::time::timeout(SOON, upgrade).await.expect("soon").unwrap();
+    outcome.unwrap();
+    guard.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn upgrade_that_waits_looks_at_the_queue_now_and_then() {
-    for (mode, most) in [(Mode::Pass, 8), (Mode::Hang, 35)] {
-        let (locks, wire, other) = clients();
+    for (is_queued, most) in [(true, 10), (false, 60)] {
+        let (locks, wire, other) = clients_of(MemoryBackend::polling);
         let mut guard = lock(&locks).upgradable_read().await.unwrap();
         let reader = lock(&other).read().await.unwrap();
-        assert!(guard.try_upgrade().await.is_ok_and(|upgraded| !upgraded));
-        // Where its request hangs, it is never seen in the queue.
-        let hangs = async {
-            tokio::time::sleep(ms(1)).await;
-            wire.set(Verb::Contend, mode);
-        };
-        let waits = tokio::time::timeout(SOON * 10, guard.upgrade());
-        assert!(tokio::join!(hangs, waits).1.is_err());
+        let upgrade = tokio::spawn(async move { guard.upgrade().await });
+        waiting(&other, "prices", 1).await;
+        if !is_queued {
+            // Its next request gets no answer, and its place is gone.
+            wire.set(Verb::Contend, Mode::Hang);
+            let place = other.inspect("prices").await.unwrap().waiting.remove(0);
+            other.break_claim("prices", &place).await.unwrap();
+        }
+        tokio::time::sleep(SOON * 10).await;
+        let queued = other.inspect("prices").await.unwrap().waiting.len();
+        assert_eq!(queued, usize::from(is_queued));
         let looks = wire.calls(Verb::Inspect);
-        assert!((2..=most).contains(&looks), "{mode:?}: {looks}");
+        assert!((2..=most).contains(&looks), "queued: {is_queued}: {looks}");
+        upgrade.abort();
         drop(reader);
     }
 }

@@ -188,21 +188,17 @@ struct LingerTask {
 impl LingerTask {
     /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
     async fn run(self, unsound: impl Future<Output = ()>) {
-        let is_for_others = tokio::select! {
+        tokio::select! {
             biased;
-            () = unsound => false,
-            () = self.reached_end() => true,
-            () = self.recalled(), if self.is_notified => true,
-        };
-        let Some(engine) = self.engine.upgrade() else { return };
-        if mutant!("a rest has no end") {
-            return;
+            () = unsound => {}
+            () = self.reached_end() => {}
+            () = self.recalled(), if self.is_notified => {}
         }
-        if is_for_others {
-            // Other clients have waited long enough: no other task of this process is before them either.
+        if let Some(engine) = self.engine.upgrade()
+            && !mutant!("a rest has no end")
+        {
+            // Other clients may have waited long enough: no task of this process comes before them either.
             engine.end_handoff(&self.resource, self.id);
-        } else {
-            engine.end_rests(&self.resource, self.id);
         }
     }
 

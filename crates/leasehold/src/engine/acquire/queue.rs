@@ -220,11 +220,6 @@ impl Engine {
         self.change_queue(resource, Change::HandoffOver(id));
     }
 
-    /// Ends the rests of a claim.
-    pub(crate) fn end_rests(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
-        self.change_queue(resource, Change::RestOver(id));
-    }
-
     /// Records that the contender ended without a grant; `failing_since` if the store has not answered from then on.
     /// An error goes to every waiter with the same request. That of an outage goes to all that have waited for as
     /// long as it is tolerated, and the next contender does not tolerate it anew.
@@ -457,7 +452,7 @@ fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
 fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, now: Moment) -> Vec<Rest> {
     let unsound = queue.resting().iter().filter(|(_, rest)| !rest.is_sound(now));
     let ids: Vec<ClaimId> = unsound.map(|(id, _)| *id).collect();
-    ids.into_iter().flat_map(|id| queue.apply(Change::RestOver(id)).rests_over).collect()
+    ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).rests_over).collect()
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
@@ -579,5 +574,18 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(15)).await;
         drop(leaves);
         assert_eq!(held(&engine).await.fence().unwrap().sub, 3, "it rested");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_waits_at_the_store_is_known() {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let start = || Engine::start(store.clone(), clock.clone(), Tuning::default(), EventSink::default());
+        let (engine, other) = (start().unwrap(), start().unwrap());
+        let _hold = held(&other).await;
+        let _waits = engine.enter_queue(want(None), 0);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let queue = engine.inspect(&want(None).resource, None, Duration::ZERO).await.unwrap();
+        assert_eq!(engine.queues.queued_claim(&want(None)), Some(queue.waiting[0].id));
     }
 }
