@@ -158,6 +158,12 @@ fn a_rest_has_no_end() {
 }
 
 #[test]
+fn what_is_over_is_handed_off() {
+    let mutant = "what is over is handed off";
+    is_found_by_aim(mutant, "passed a waiter of another", aims::a_waiter_behind_a_use_after_a_rest);
+}
+
+#[test]
 fn what_nobody_uses_is_in_the_way() {
     let mutant = "what nobody uses is in the way";
     is_found_by_aim(mutant, "because of what nobody uses", aims::tries_while_nobody_uses_it);

@@ -125,13 +125,13 @@ impl Engine {
         !self.process.is_this()
     }
 
-    /// Closes the client, because a task that it depends on has ended.
+    /// Closes the client, because a task that it depends on has ended with its runtime. The renewal task ends with it,
+    /// too, and marks everything that is held as lost.
     pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
         self.closed.cancel();
         self.end_waits();
         self.end_direct_requests();
         self.contenders.close();
-        self.renewer.lose_all_soon();
     }
 }
 

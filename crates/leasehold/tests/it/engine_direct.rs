@@ -14,7 +14,7 @@ use leasehold::backend::{
     Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber};
 use tokio::sync::oneshot;
 
 #[tokio::test]
@@ -118,6 +118,20 @@ async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
     settles(&locks, "job").await;
 }
 
+/// Where the store has no queue, nothing else lets the waiter ask.
+#[tokio::test]
+async fn waiter_without_a_queue_does_not_depend_on_a_direct_release() {
+    let (locks, store) = Distant::over(Arc::new(MemoryBackend::new().unordered()));
+    let (release, answer) = begun_release(&locks, &store).await;
+    let waits = locks.mutex("job");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    tokio::time::sleep(ms(50)).await;
+    answer.send(()).unwrap();
+    let guard = tokio::time::timeout(SOON, waits).await.expect("nobody polls the release").unwrap().unwrap();
+    release.await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn lock_of_a_direct_request_is_renewed() {
     let (locks, store) = opened();
@@ -145,6 +159,25 @@ async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     tokio::time::sleep(ms(1_100)).await;
     locks.mutex("job").lock().await.unwrap().release().await.unwrap();
     assert_eq!(store.direct(), 3);
+}
+
+#[derive(Debug, Default)]
+struct Queued(AtomicU32);
+
+impl EventSubscriber for Queued {
+    fn on_event(&self, event: &Event<'_>) {
+        self.0.fetch_add(u32::from(matches!(event, Event::Queued { .. })), Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn try_that_a_direct_request_refuses_is_reported_as_any_other() {
+    let (others, store) = opened();
+    let queued = Arc::new(Queued::default());
+    let locks = Client::builder().subscriber(queued.clone()).over(store.clone()).unwrap();
+    let _guard = others.mutex("job").lock().await.unwrap();
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    assert_eq!((store.long(), queued.0.load(Ordering::SeqCst)), (0, 1));
 }
 
 #[tokio::test]
@@ -307,6 +340,33 @@ async fn try_without_an_answer_that_is_refused_releases_its_claim() {
     guard.release().await.unwrap();
 }
 
+/// The queue of this client refuses the try, and its own request may still arrive.
+#[tokio::test]
+async fn try_that_its_own_client_refuses_releases_its_unanswered_claim() {
+    let (locks, store) = opened();
+    let (other, _) = store.another();
+    let guard = other.mutex("job").lock().await.unwrap();
+    let answer = store.hold_back();
+    let mutex = locks.mutex("job");
+    let mut tries = pin!(mutex.try_lock());
+    assert!((&mut tries).now_or_never().is_none());
+    let waits = locks.mutex("job");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    waiting(&other, "job", 1).await;
+    guard.release().await.unwrap();
+    let ours = waits.await.unwrap().unwrap();
+    let (_, before) = store.released();
+    drop(answer);
+    assert!(tries.await.unwrap().is_none());
+    let released = async {
+        while store.released().1 == before {
+            tokio::time::sleep(ms(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, released).await.expect("its claim is released");
+    ours.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn wait_without_an_answer_goes_the_longer_way() {
     let (locks, store) = opened();
@@ -374,6 +434,68 @@ fn caller_may_be_polled_by_any_executor() {
 }
 
 #[tokio::test]
+async fn permits_of_one_client_are_direct_requests() {
+    let (locks, store) = opened();
+    let permits = locks.semaphore("pool", 3);
+    let guards = [permits.acquire().await.unwrap(), permits.acquire_many(2).await.unwrap()];
+    assert_eq!((store.direct(), store.long()), (2, 0));
+    assert!(permits.try_acquire().await.unwrap().is_none());
+    assert_eq!((store.direct(), store.long()), (2, 0), "this client itself is in the way");
+    drop(guards);
+    settles(&locks, "pool").await;
+}
+
+#[tokio::test]
+async fn task_that_locks_directly_in_a_loop_lets_others_run() {
+    let (locks, store) = opened();
+    let other = tokio::spawn(async {});
+    let mut guards = Vec::new();
+    for number in 0..1_000 {
+        // The answer is there when it is asked for.
+        guards.push(locks.mutex(&number.to_string()).lock().await.unwrap());
+    }
+    assert!(other.is_finished());
+    assert_eq!(store.direct(), 1_000);
+}
+
+/// A refusal is remembered for its resource alone, but for a few that share its place.
+#[tokio::test]
+async fn other_resources_than_the_busy_one_are_asked_for_directly() {
+    let (locks, store) = opened();
+    let _guard = store.another().0.mutex("job").lock().await.unwrap();
+    assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
+    let before = store.direct();
+    for number in 0..20 {
+        locks.mutex(&format!("other/{number}")).lock().await.unwrap().release().await.unwrap();
+    }
+    assert!(store.direct() > before + 10, "{} of 20", store.direct() - before);
+}
+
+#[tokio::test]
+async fn request_that_the_backend_cannot_send_leaves_nothing_to_release() {
+    let (locks, store) = opened();
+    store.declines.store(true, Ordering::SeqCst);
+    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+    assert!(locks.close(SOON).await);
+    assert_eq!((store.direct(), store.long(), store.released().1), (1, 1, 1));
+}
+
+/// The caller was not polled while the client closed.
+#[tokio::test]
+async fn closed_client_sends_no_direct_request() {
+    let (locks, store) = opened();
+    let mutex = locks.mutex("job");
+    let mut lock = pin!(mutex.lock());
+    while tokio::task::coop::has_budget_remaining() {
+        tokio::task::coop::consume_budget().await;
+    }
+    assert!((&mut lock).now_or_never().is_none(), "others run first");
+    assert!(locks.close(SOON).await);
+    assert_eq!(lock.await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(store.direct(), 0);
+}
+
+#[tokio::test]
 async fn waiter_of_the_same_client_is_not_passed() {
     let (locks, store) = opened();
     let seats = locks.semaphore("seats", 3);
@@ -401,6 +523,8 @@ struct Distant {
     long: AtomicU32,
     panics: AtomicU32,
     panics_later: AtomicU32,
+    /// The backend cannot send direct requests.
+    declines: AtomicBool,
     /// Releases of either kind, and the direct ones among them.
     released: AtomicU32,
     released_directly: AtomicU32,
@@ -427,6 +551,7 @@ impl Distant {
             long: AtomicU32::new(0),
             panics: AtomicU32::new(0),
             panics_later: AtomicU32::new(0),
+            declines: AtomicBool::new(false),
             released: AtomicU32::new(0),
             released_directly: AtomicU32::new(0),
             release_panics: AtomicU32::new(0),
@@ -480,6 +605,9 @@ impl DirectRequests for Distant {
         let before = self.before_it_asks.lock().unwrap().take();
         if let Some(before) = before {
             before();
+        }
+        if self.declines.load(Ordering::SeqCst) {
+            return None;
         }
         let reply = self.memory.grant_now(claim, asked_at);
         fails(&self.panics);

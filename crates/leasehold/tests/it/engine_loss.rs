@@ -7,7 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::{Store, ms};
-use leasehold::backend::{Clock, LossCause, Moment};
+use leasehold::backend::{
+    Backend, Claim, Clock, Failure, LossCause, LossTrigger, Moment, Patience, Profile, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock, TokioClock};
@@ -420,4 +423,81 @@ async fn renewed_lock_stays_held_under_paused_time() {
     guard.run(tokio::time::sleep(ms(60_000))).await.unwrap();
     assert!(wire.calls(Verb::Renew) >= 40, "{}", wire.calls(Verb::Renew));
     guard.release().await.unwrap();
+}
+
+/// The memory store, whose grants are tied to something that only the backend sees, as a session is.
+#[derive(Debug)]
+struct Watching(MemoryBackend, Mutex<Vec<LossTrigger>>);
+
+impl Watching {
+    /// Ends what a grant is tied to: the first of them, or the last.
+    fn ends(&self, first: bool) {
+        let trigger = {
+            let mut triggers = self.1.lock().unwrap();
+            if first { Some(triggers.remove(0)) } else { triggers.pop() }
+        };
+        trigger.unwrap().fire(LossCause::SessionEnded);
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Watching {
+    fn profile(&self) -> &Profile {
+        self.0.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let step = self.0.contend(claim, patience).await?;
+        let Step::Granted(grant) = step else { return Ok(step) };
+        let (trigger, signal) = LossTrigger::new();
+        self.1.lock().unwrap().push(trigger);
+        Ok(Step::Granted(grant.lost(Some(signal))))
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.0.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.0.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.0.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.0.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_that_the_backend_sees_is_reported_and_released_at_once() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(Watching(MemoryBackend::with_clock(clock.clone()), Mutex::default()));
+    let locks = Client::builder().clock(clock).over(store.clone()).unwrap();
+    // Before the task that renews has seen the lease, and long after.
+    for held_for in [ms(0), ms(3_000)] {
+        let guards = [locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap()];
+        tokio::time::sleep(held_for).await;
+        let cause = LossCause::SessionEnded;
+        store.ends(true);
+        assert_eq!(guards[0].state(), State::Lost(cause), "the call reports it");
+        guards[1].check().unwrap();
+        tokio::time::sleep(ms(1)).await;
+        assert!(locks.inspect("a").await.unwrap().holders.is_empty(), "after {held_for:?}");
+        store.ends(false);
+        assert_eq!(tokio::time::timeout(ms(1), guards[1].lost()).await, Ok(cause));
+        assert!(guards.map(|guard| guard.check().is_err()) == [true, true]);
+    }
 }

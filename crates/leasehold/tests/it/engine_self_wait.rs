@@ -56,12 +56,23 @@ fn task_that_waits_for_itself_is_warned() {
         let spawned = locks.clone();
         tokio::spawn(async move { waits_for_itself(&spawned).await }).await.unwrap();
         assert_eq!(log.warnings(), 2, "in a task");
+        let guard = locks.mutex("job").lock().await.unwrap();
+        let handed = locks.clone();
+        let next = tokio::spawn(async move {
+            let guard = handed.mutex("job").lock().await.unwrap();
+            assert!(handed.mutex("job").try_lock_for(ms(20)).await.unwrap().is_none());
+            drop(guard);
+        });
+        tokio::time::sleep(ms(20)).await;
+        guard.release().await.unwrap();
+        next.await.unwrap();
+        assert_eq!(log.warnings(), 3, "in a task to which it was handed off");
         // Two tasks wait for each other's end, and neither for itself.
         let guard = locks.mutex("job").lock().await.unwrap();
         let other = locks.mutex("job");
         let waits = tokio::spawn(async move { other.try_lock_for(ms(20)).await });
         assert!(waits.await.unwrap().unwrap().is_none());
         drop(guard);
-        assert_eq!(log.warnings(), 2, "of another task");
+        assert_eq!(log.warnings(), 3, "of another task");
     });
 }

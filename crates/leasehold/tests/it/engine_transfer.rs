@@ -2,16 +2,17 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold::backend::{
-    Backend, Claim, Failure, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Failure, LossCause, ManualClock, Patience, Profile, Proof, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Guard, Owner, Result, TokioClock, Tuning};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber, Guard, Owner, Result, TokioClock, Tuning};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(1);
@@ -99,37 +100,166 @@ async fn transfer_that_is_granted_to_a_client_that_closed_is_not_accepted() {
     from.mutex("job").try_lock().await.unwrap().expect("it is released").release().await.unwrap();
 }
 
+/// The same, as far as the store was asked: nothing was lost, so nothing is left to withdraw.
+#[tokio::test(start_paused = true)]
+async fn token_that_was_answered_leaves_nothing_to_withdraw() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let wire = Arc::new(Fault::over(store.clone()));
+    let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
+    let (from, to, other): (_, _, Client) = (open(store.clone()), open(wire.clone()), open(store));
+    let token = from.mutex("job").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
+    let ended = other.inspect("job").await.unwrap().holders.remove(0);
+    other.break_claim("job", &ended).await.unwrap();
+    let held = other.mutex("job").lock().await.unwrap();
+    let error = to.mutex("job").ttl(TTL).accept_transfer(&token).await.unwrap_err();
+    assert!(error.is_lost(), "{error}");
+    tokio::time::sleep(TTL).await;
+    assert_eq!(wire.calls(Verb::Release), 0);
+    held.release().await.unwrap();
+}
+
+/// The store keeps what it has granted for the lock delay.
+#[tokio::test(start_paused = true)]
+async fn transfer_whose_answers_all_come_too_late_releases_its_claim() {
+    let lock = |locks: &Client| locks.mutex("job").ttl(TTL).lock_delay(TTL * 60);
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let wire = Arc::new(Fault::over(store.clone()));
+    let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
+    let (from, to): (Client, _) = (open(store), open(wire.clone()));
+    let token = lock(&from).lock().await.unwrap().transfer().await.unwrap();
+    wire.set(Verb::Contend, Mode::LateReply(TTL * 2));
+    let error = lock(&to).accept_transfer(&token).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(wire.calls(Verb::Contend), 3);
+    let free = from.mutex("job").try_lock_for(TTL).await.unwrap();
+    free.expect("nobody has it").release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_in_an_outage_is_asked_with_pauses_and_then_released() {
+    let Transfer { other, wire, accepts } = accept_in(Mode::LoseRequest).await;
+    let error = accepts.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(wire.calls(Verb::Contend) <= 20, "{}", wire.calls(Verb::Contend));
+    tokio::time::sleep(TTL).await;
+    assert_eq!(wire.calls(Verb::Release), 1);
+    other.mutex("job").try_lock().await.unwrap().expect("it is free").release().await.unwrap();
+}
+
+/// The right to the lock is left to another client.
+#[tokio::test(start_paused = true)]
+async fn closed_client_uses_no_token_up() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
+    let (from, to, other) = (open(), open(), open());
+    let token = from.mutex("job").lock().await.unwrap().transfer().await.unwrap();
+    assert!(to.close(TTL).await);
+    assert_eq!(to.mutex("job").accept_transfer(&token).await.unwrap_err().kind(), ErrorKind::Closed);
+    tokio::time::sleep(TTL).await;
+    other.mutex("job").accept_transfer(&token).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn store_that_cannot_transfer_says_so_before_anything_is_sent() {
+    let store = Proving { inner: MemoryBackend::new(), transfers: false };
+    let wire = Arc::new(Fault::over(Arc::new(store)));
+    let locks = Client::builder().over(wire.clone()).unwrap();
+    assert_eq!(locks.mutex("job").transferable().unwrap_err().kind(), ErrorKind::Unsupported);
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let error = guard.transfer().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(wire.calls(Verb::Swap), 0);
+}
+
+/// The clock has passed its end, and nothing has looked at it meanwhile.
+#[tokio::test]
+async fn lock_that_ends_during_its_transfer_is_released() {
+    let clock = Arc::new(ManualClock::new());
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::with_clock(clock.clone()))));
+    let locks = Client::builder().clock(clock.clone()).over(wire.clone()).unwrap();
+    let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    wire.set(Verb::Swap, Mode::Hang);
+    let mut transfers = pin!(guard.transfer());
+    while wire.calls(Verb::Swap) == 0 {
+        assert!((&mut transfers).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    wire.set(Verb::Swap, Mode::Pass);
+    clock.advance(TTL * 2);
+    let error = transfers.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    // Its place in the queue of this client is free, too.
+    let free = locks.mutex("job").try_lock().await.unwrap();
+    free.expect("nobody has it").release().await.unwrap();
+}
+
+/// The numbers of leases that began and ended, and of holds that were released.
+#[derive(Debug, Default)]
+struct Counter([AtomicU32; 3]);
+
+impl EventSubscriber for Counter {
+    fn on_event(&self, event: &Event<'_>) {
+        let Counter([began, ended, released]) = self;
+        let count = match event {
+            Event::LeaseStarted { .. } => began,
+            Event::LeaseEnded { .. } => ended,
+            Event::Released { .. } => released,
+            _ => return,
+        };
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn transfer_is_the_end_of_a_hold_and_of_a_lease() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let counter = Arc::new(Counter::default());
+    let from = Client::builder().clock(clock).subscriber(counter.clone()).over(store).unwrap();
+    let guard = from.mutex("job").ttl(TTL).lock().await.unwrap();
+    drop(guard.transfer().await.unwrap());
+    assert_eq!(counter.0.each_ref().map(|count| count.load(Ordering::SeqCst)), [1, 1, 1]);
+    tokio::time::sleep(TTL * 2).await;
+    assert_eq!(counter.0.each_ref().map(|count| count.load(Ordering::SeqCst)), [1, 1, 1]);
+}
+
 /// The memory store, whose grants have a proof.
 #[derive(Debug)]
-struct Proving(MemoryBackend);
+struct Proving {
+    inner: MemoryBackend,
+    transfers: bool,
+}
 
 #[async_trait::async_trait]
 impl Backend for Proving {
     fn profile(&self) -> &Profile {
-        self.0.profile()
+        self.inner.profile()
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        self.0.registers()
+        self.inner.registers()
     }
 
     fn supports_transfer(&self) -> bool {
-        self.0.supports_transfer()
+        self.transfers
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        match self.0.contend(claim, patience).await? {
+        match self.inner.contend(claim, patience).await? {
             Step::Granted(grant) => Ok(Step::Granted(grant.proof(Proof::of("a condition")))),
             busy => Ok(busy),
         }
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.0.renew(batch).await
+        self.inner.renew(batch).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.0.release(batch).await
+        self.inner.release(batch).await
     }
 
     async fn inspect(
@@ -138,7 +268,7 @@ impl Backend for Proving {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.0.inspect(resource, seen, patience).await
+        self.inner.inspect(resource, seen, patience).await
     }
 
     async fn list(
@@ -147,14 +277,15 @@ impl Backend for Proving {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.0.list(prefix, after, limit).await
+        self.inner.list(prefix, after, limit).await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn transfer_is_refused_if_another_guard_of_the_owner_takes_the_proof_meanwhile() {
     let clock = Arc::new(TokioClock::new());
-    let wire = Arc::new(Fault::over(Arc::new(Proving(MemoryBackend::with_clock(clock.clone())))));
+    let store = Proving { inner: MemoryBackend::with_clock(clock.clone()), transfers: true };
+    let wire = Arc::new(Fault::over(Arc::new(store)));
     let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
     let owner = Owner::new();
     let mutex = locks.mutex("job").owner(&owner);

@@ -7,7 +7,9 @@ use crate::common::{ms, settles, waiting};
 use leasehold::backend::ManualClock;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Event, EventSubscriber, Fence, Mutex, Note, Owner, TokioClock, Tuning};
+use leasehold::{
+    Client, ErrorKind, Event, EventSubscriber, Fence, Mutex, Note, Owner, State, TokioClock, Tuning,
+};
 use tokio::time::Instant;
 
 const LINGER: Duration = ms(1_000);
@@ -604,6 +606,127 @@ async fn processes_that_all_linger_take_turns() {
             assert!(longest <= ms(2 * (100 + 2) + 600), "{longest:?}");
         }
     }
+}
+
+/// A user has it again, so a doubt and a loss concern a task.
+#[tokio::test(start_paused = true)]
+async fn loss_of_a_lingering_lock_is_reported_to_its_next_user() {
+    for waits in [false, true] {
+        let (world, counter) = (World::new(), Arc::new(Counter::default()));
+        let wire = Arc::new(Fault::over(world.0.clone()));
+        let builder = Client::builder().clock(Arc::new(TokioClock::new())).subscriber(counter.clone());
+        let locks = builder.over(wire.clone()).unwrap();
+        let lock = job(&locks).ttl(ms(1_000));
+        let first = lock.lock().await.unwrap();
+        let next = lock.clone();
+        let next = tokio::spawn(async move {
+            if !waits {
+                tokio::time::sleep(ms(100)).await;
+            }
+            next.lock().await.unwrap()
+        });
+        settle().await;
+        first.release().await.unwrap();
+        let guard = next.await.unwrap();
+        assert_eq!(wire.calls(Verb::Contend), 1, "it lingered, or was handed off");
+        wire.set(Verb::Renew, Mode::LoseRequest);
+        guard.lost().await;
+        assert_eq!((counter.count("BecameSuspect"), counter.count("Lost")), (1, 1), "waits: {waits}");
+    }
+}
+
+/// It is not kept, so the answer to its release decides what is reported.
+#[tokio::test(start_paused = true)]
+async fn release_of_a_suspect_lock_is_reported_as_the_store_answers() {
+    let (locks, wire) = World::new().client();
+    let guard = locks.mutex("job").ttl(ms(900)).linger(ms(900)).lock().await.unwrap();
+    wire.set_all(Mode::LoseRequest);
+    assert_eq!(guard.changed(State::Valid).await, State::Suspect);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+}
+
+/// Another client has waited long enough, whether the lock is in use at that moment or not.
+#[tokio::test(start_paused = true)]
+async fn lock_that_another_client_waits_for_is_not_handed_off() {
+    let world = World::new();
+    let (locks, _) = world.tuned(Tuning::default().local_handoff_time(TTL * 10));
+    let (other, _) = world.client();
+    let lock = job(&locks).linger(ms(5_000));
+    used(&lock).await;
+    let guard = lock.lock().await.unwrap();
+    let theirs = other.mutex("job");
+    let theirs = tokio::spawn(async move { theirs.lock().await.unwrap() });
+    waiting(&locks, "job", 1).await;
+    settle().await;
+    let ours = tokio::spawn(async move { lock.lock().await.unwrap() });
+    settle().await;
+    guard.release().await.unwrap();
+    settle().await;
+    assert_eq!((theirs.is_finished(), ours.is_finished()), (true, false), "it waited longer");
+    theirs.await.unwrap().release().await.unwrap();
+    ours.await.unwrap().release().await.unwrap();
+}
+
+/// A use began before the end of the linger time, and no later one gets the lock before another client.
+#[tokio::test(start_paused = true)]
+async fn end_of_the_linger_time_ends_handoffs_to_tasks_of_its_own() {
+    let world = World::polling();
+    let (locks, _) = world.tuned(Tuning::default().local_handoff_time(TTL * 10));
+    let (other, _) = world.client();
+    let lock = job(&locks);
+    used(&lock).await;
+    let guard = lock.lock().await.unwrap();
+    let theirs = other.mutex("job");
+    let theirs = tokio::spawn(async move { theirs.lock().await.unwrap() });
+    waiting(&locks, "job", 1).await;
+    let ours = tokio::spawn(async move { lock.lock().await.unwrap() });
+    tokio::time::sleep(LINGER + ms(100)).await;
+    guard.release().await.unwrap();
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!((theirs.is_finished(), ours.is_finished()), (true, false), "it waited longer");
+    theirs.await.unwrap().release().await.unwrap();
+    ours.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_that_a_used_permit_refuses_does_not_wait_for_an_unused_one() {
+    let (locks, wire) = World::new().client();
+    let permits = locks.semaphore("job", 3).ttl(TTL).linger(LINGER);
+    let _guard = permits.acquire_many(2).await.unwrap();
+    drop(permits.acquire().await.unwrap());
+    wire.set(Verb::Release, Mode::Hang);
+    let began = Instant::now();
+    assert!(permits.try_acquire_many(2).await.unwrap().is_none());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// A lock at rest costs the store nearly nothing.
+#[tokio::test(start_paused = true)]
+async fn unused_lock_is_looked_at_seldom_or_never() {
+    for (world, looks) in [(World::new(), 2), (World::polling(), 0)] {
+        let (locks, wire) = world.client();
+        used(&job(&locks)).await;
+        tokio::time::sleep(LINGER - ms(1)).await;
+        assert_eq!((wire.calls(Verb::Inspect), wire.calls(Verb::Release)), (looks, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_lingers_again_after_an_upgrade() {
+    let (locks, wire) = World::new().client();
+    let lock = locks.rwlock("job").ttl(TTL).linger(LINGER);
+    let beside = lock.read().await.unwrap();
+    let mut upgradable = lock.upgradable_read().await.unwrap();
+    assert!(!upgradable.try_upgrade().await.unwrap());
+    let upgrade = tokio::time::timeout(ms(50), upgradable.upgrade());
+    assert!(upgrade.await.is_err(), "another task reads");
+    upgradable.release().await.unwrap();
+    settle().await;
+    drop(beside);
+    let contends = wire.calls(Verb::Contend);
+    drop(lock.read().await.unwrap());
+    assert_eq!(wire.calls(Verb::Contend), contends);
 }
 
 #[test]

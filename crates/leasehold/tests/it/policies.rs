@@ -1,9 +1,13 @@
-//! Policies of a lock: the delay after a loss, and the order of the waiters of one client.
+//! Policies of a lock: the delay after a loss, the order of the waiters of one client, and a limit of the rate.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{Store, ms};
 use leasehold::backend::{Clock, LossCause};
-use leasehold::layer::{Mode, Verb};
-use leasehold::{Client, ErrorKind, SystemClock};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, ErrorKind, SystemClock, TokioClock};
 
 /// After the end of its validity the lock is granted to no client for the lock delay, and then to the
 /// next.
@@ -98,4 +102,25 @@ async fn greater_priority_is_first_and_equals_keep_arrival_order() {
         served.push(name);
     }
     assert_eq!(served, ["c", "e", "a", "d", "b"]);
+}
+
+/// A permit that was granted is neither renewed nor released, and ends with its lease.
+#[tokio::test(start_paused = true)]
+async fn permits_of_a_rate_limit_end_with_their_period() {
+    let clock = Arc::new(TokioClock::new());
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::with_clock(clock.clone()))));
+    let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
+    let period = Duration::from_secs(3);
+    let rate = locks.rate_limit("mails", 2, period);
+    let began = tokio::time::Instant::now();
+    for _ in 0..6 {
+        rate.acquire().await.unwrap();
+    }
+    let took = began.elapsed();
+    assert!((period * 2..period * 2 + Duration::from_millis(500)).contains(&took), "{took:?}");
+    // No task of this client is in the way of a try, either.
+    assert!(!rate.try_acquire().await.unwrap());
+    tokio::time::sleep(period).await;
+    assert!(rate.try_acquire().await.unwrap());
+    assert_eq!((wire.calls(Verb::Renew), wire.calls(Verb::Release)), (0, 0));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use simulated::layer::{Fault, Mode, Verb};
 use simulated::local::MemoryBackend;
-use simulated::{Client, Event, EventSubscriber, Note, Owner, TokioClock};
+use simulated::{Client, Event, EventSubscriber, Note, Owner, TokioClock, Tuning};
 use tokio::time::{sleep, timeout};
 
 use super::{aimed, client, store};
@@ -110,5 +110,30 @@ pub(crate) fn a_waiter_on_a_store_without_a_queue(seed: u64, mutant: &'static st
     })
 }
 
+/// Lets another client wait for a lock that is used once more since it rested, and a task of its own client after that.
+pub(crate) fn a_waiter_behind_a_use_after_a_rest(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
+        // Where the store does not notify of the waiter, the end of the linger time is what counts.
+        let store = Arc::new(if dice.percent(50) { store.polling() } else { store });
+        let (tuning, linger) = (Tuning::default().local_handoff_time(TTL), dice.ms(50, 1_000));
+        let builder = Client::builder().clock(Arc::new(TokioClock::new())).tuning(tuning);
+        let (ours, theirs) = (builder.over(store.clone()).unwrap(), client(store));
+        let lock = ours.mutex("job").linger(linger);
+        drop(lock.lock().await.unwrap());
+        let held = lock.lock().await.unwrap();
+        let theirs = theirs.mutex("job");
+        let first = tokio::spawn(async move { theirs.lock().await });
+        sleep(dice.ms(30, 100)).await;
+        let second = tokio::spawn(async move { lock.lock().await });
+        sleep(linger).await;
+        drop(held);
+        sleep(POLL).await;
+        let passed = second.is_finished() || !first.is_finished();
+        passed.then(|| "a task passed a waiter of another client after the linger time".to_owned())
+    })
+}
+
+const TTL: Duration = Duration::from_secs(30);
 /// The longest pause of a waiter that polls.
 const POLL: Duration = Duration::from_millis(500);

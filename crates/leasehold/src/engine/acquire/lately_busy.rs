@@ -38,3 +38,17 @@ impl LatelyBusy {
 const SLOTS: usize = 64;
 /// The time for which a refusal is remembered: long beside a request, short beside a change of use.
 const MEMORY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_is_remembered_for_a_while_and_for_its_resource() {
+        let (busy, at) = (LatelyBusy::default(), Moment::from_nanos(7));
+        assert!(!busy.includes(5, at), "nothing was refused yet");
+        busy.record(5, at);
+        assert!(busy.includes(5, at) && busy.includes(5, at.after(MEMORY - Duration::from_nanos(1))));
+        assert!(!busy.includes(5, at.after(MEMORY)) && !busy.includes(6, at));
+    }
+}

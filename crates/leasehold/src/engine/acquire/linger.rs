@@ -188,18 +188,17 @@ struct LingerTask {
 impl LingerTask {
     /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
     async fn run(self, unsound: impl Future<Output = ()>) {
-        let is_recalled = tokio::select! {
+        tokio::select! {
             biased;
-            () = unsound => false,
-            () = self.reached_end() => false,
-            () = self.recalled(), if self.is_notified => true,
-        };
-        let Some(engine) = self.engine.upgrade() else { return };
-        if is_recalled {
-            // Another client has waited long enough: no other task of this process is before it either.
+            () = unsound => {}
+            () = self.reached_end() => {}
+            () = self.recalled(), if self.is_notified => {}
+        }
+        if let Some(engine) = self.engine.upgrade()
+            && !mutant!("a rest has no end")
+        {
+            // Other clients may have waited long enough: no task of this process comes before them either.
             engine.end_handoff(&self.resource, self.id);
-        } else if !mutant!("a rest has no end") {
-            engine.end_rests(&self.resource, self.id);
         }
     }
 

@@ -75,8 +75,6 @@ pub(crate) struct HeldClaim {
     pub(crate) task: Option<Requester>,
     /// `true` once local hand-off is over for it. It does not rest any more either.
     pub(crate) handoff_over: bool,
-    /// `true` once it does not rest any more.
-    pub(crate) rest_over: bool,
     /// `true` while no task has it: it rests, or its rest is over and it is being released.
     pub(crate) is_unused: bool,
     /// `true` once it was reported in [`Outcome::handoff_candidates`].
@@ -127,9 +125,7 @@ pub(crate) enum Change<W, E, R> {
     /// its request matches exactly. If nothing waits, it rests, where `rest` is its handle. Otherwise the
     /// claim stays held until `Departed`.
     Returned { id: ClaimId, left: u32, rest: Option<R> },
-    /// A claim does not rest any more.
-    RestOver(ClaimId),
-    /// A claim is no longer handed off locally.
+    /// A claim is no longer handed off locally, and rests no more.
     HandoffOver(ClaimId),
     /// The caller of a release wants to carry it out inline.
     ReleaseInline(ClaimId, E),
@@ -266,8 +262,9 @@ impl<W, E, R> LocalQueue<W, E, R> {
                 let rest = rest.filter(|_| outcome.taker.is_none());
                 outcome.rests = rest.is_some_and(|rest| self.rest(id, rest));
             }
-            Change::HandoffOver(id) => self.change_held(id, |held| held.handoff_over = true),
-            Change::RestOver(id) => self.change_held(id, |held| held.rest_over = true),
+            Change::HandoffOver(id) => {
+                self.held.iter_mut().filter(|held| held.id == id).for_each(|held| held.handoff_over = true);
+            }
             Change::ReleaseInline(id, inline) => {
                 // Closing detaches the inline release, so none may start afterwards.
                 outcome.is_allowed = !self.is_closed && !self.is_awaited() && self.inline_release.is_none();
@@ -333,7 +330,10 @@ impl<W, E, R> LocalQueue<W, E, R> {
     fn hand_off(&mut self, id: ClaimId, left: u32) -> Option<(W, Want)> {
         let claim = self.held.iter_mut().find(|claim| claim.id == id && left > 0)?;
         // Only the first waiter is considered, so that none is overtaken.
-        let first = self.waiters.first_entry().filter(|first| first.get().want.is_met_by(&claim.want))?;
+        let first = self.waiters.first_entry().filter(|first| {
+            let want = &first.get().want;
+            claim.may_serve(want) || (mutant!("what is over is handed off") && want.is_met_by(&claim.want))
+        })?;
         let waiter = first.remove();
         claim.task = waiter.task;
         claim.handoff_over |= left == 1;
@@ -357,7 +357,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         if self.is_closed || self.is_awaited() {
             return false;
         }
-        let may_rest = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over && !claim.rest_over;
+        let may_rest = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over;
         let Some(claim) = self.held.iter_mut().find(may_rest) else { return false };
         (claim.task, claim.is_unused) = (None, true);
         self.resting.push((id, rest));
@@ -382,10 +382,6 @@ impl<W, E, R> LocalQueue<W, E, R> {
         over.extend(ended.map(|(_, rest)| rest));
     }
 
-    fn change_held(&mut self, id: ClaimId, change: impl FnMut(&mut HeldClaim)) {
-        self.held.iter_mut().filter(|held| held.id == id).for_each(change);
-    }
-
     /// Returns `true` if an injected defect forgets the consequences of a change.
     fn skips_follow_up(&self, change: &Change<W, E, R>) -> bool {
         match change {
@@ -404,9 +400,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         // What nobody uses must not delay anything. The rest ends first: a claim that cannot be handed off any
         // more is not waited for.
         let is_in_the_way = is_refused || self.is_closed || self.is_awaited();
-        self.take_rests(&mut outcome.rests_over, |claim| {
-            is_in_the_way || claim.handoff_over || claim.rest_over
-        });
+        self.take_rests(&mut outcome.rests_over, |claim| is_in_the_way || claim.handoff_over);
         // A queue has at most one contender: start one where none is under way, or stop the present one
         // when it has become useless.
         match &self.contending {
@@ -564,15 +558,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
 
 impl HeldClaim {
     pub(crate) fn new(id: ClaimId, want: Want, task: Option<Requester>) -> HeldClaim {
-        HeldClaim {
-            id,
-            want,
-            task,
-            handoff_over: false,
-            rest_over: false,
-            is_unused: false,
-            is_reported: false,
-        }
+        HeldClaim { id, want, task, handoff_over: false, is_unused: false, is_reported: false }
     }
 
     /// Returns `true` if it may be handed to a waiter with this request.

@@ -220,11 +220,6 @@ impl Engine {
         self.change_queue(resource, Change::HandoffOver(id));
     }
 
-    /// Ends the rests of a claim.
-    pub(crate) fn end_rests(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
-        self.change_queue(resource, Change::RestOver(id));
-    }
-
     /// Records that the contender ended without a grant; `failing_since` if the store has not answered from then on.
     /// An error goes to every waiter with the same request. That of an outage goes to all that have waited for as
     /// long as it is tolerated, and the next contender does not tolerate it anew.
@@ -457,7 +452,7 @@ fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
 fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, now: Moment) -> Vec<Rest> {
     let unsound = queue.resting().iter().filter(|(_, rest)| !rest.is_sound(now));
     let ids: Vec<ClaimId> = unsound.map(|(id, _)| *id).collect();
-    ids.into_iter().flat_map(|id| queue.apply(Change::RestOver(id)).rests_over).collect()
+    ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).rests_over).collect()
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
@@ -524,3 +519,73 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const SHARDS: usize = 16;
 /// The maximum age of a store's answer that a lock is not free.
 const BUSY_ANSWER_MAX_AGE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Note, Share};
+
+    use super::*;
+    use crate::clock::TokioClock;
+    use crate::engine::{Deadline, Tuning, Wait};
+    use crate::events::EventSink;
+    use crate::local::MemoryBackend;
+
+    fn want(max_hold: Option<Duration>) -> Want {
+        Want {
+            resource: Resource::new("job").unwrap(),
+            share: Share::MUTEX,
+            ttl: Duration::from_secs(30),
+            lock_delay: Duration::ZERO,
+            max_hold,
+            linger: Duration::from_secs(20),
+            note: Note::default(),
+        }
+    }
+
+    async fn held(engine: &Arc<Engine>) -> Hold {
+        let deadline = Deadline::of(Wait::Forever, engine);
+        engine.acquire_unowned(want(None), deadline, 0).await.unwrap().unwrap()
+    }
+
+    /// The task has stopped to listen, and its place in the queue is not given up yet.
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_is_handed_to_a_task_that_has_left_gets_one_user() {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        // Hand-off stays possible for all of the test.
+        let tuning = Tuning::default().local_handoff_time(Duration::from_secs(60));
+        let engine = Engine::start(store, clock, tuning, EventSink::default()).unwrap();
+        let hold = held(&engine).await;
+        let mut leaves = engine.enter_queue(want(None), 0);
+        assert!(leaves.withdraw().is_none());
+        let mut next = [engine.enter_queue(want(None), 0), engine.enter_queue(want(None), 0)];
+        drop(hold);
+        let second = next[0].receiver.try_recv().unwrap().unwrap();
+        assert_eq!(second.fence().unwrap().sub, 1);
+        assert!(next[1].receiver.try_recv().is_err(), "the second has it");
+        drop(second);
+        let third = next[1].receiver.try_recv().unwrap().unwrap();
+        assert_eq!(third.fence().unwrap().sub, 2);
+
+        // It rests if no task is left, and the limit of the task that left does not end that.
+        let mut leaves = engine.enter_queue(want(Some(Duration::from_secs(1))), 0);
+        assert!(leaves.withdraw().is_none());
+        drop(third);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        drop(leaves);
+        assert_eq!(held(&engine).await.fence().unwrap().sub, 3, "it rested");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_waits_at_the_store_is_known() {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let start = || Engine::start(store.clone(), clock.clone(), Tuning::default(), EventSink::default());
+        let (engine, other) = (start().unwrap(), start().unwrap());
+        let _hold = held(&other).await;
+        let _waits = engine.enter_queue(want(None), 0);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let queue = engine.inspect(&want(None).resource, None, Duration::ZERO).await.unwrap();
+        assert_eq!(engine.queues.queued_claim(&want(None)), Some(queue.waiting[0].id));
+    }
+}

@@ -147,3 +147,28 @@ const CHECK_FIRST: Duration = Duration::from_millis(10);
 const CHECK_LAST: Duration = Duration::from_secs(1);
 /// The pause between two reads for a claim with no conflict ahead of it.
 const CHECK_SELDOM: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{ClaimInfo, SnapshotVersion};
+
+    use super::*;
+
+    #[test]
+    fn claim_ahead_conflicts_if_both_do_not_fit_together() {
+        let permits = |weight, capacity| Share::permits(weight, capacity).unwrap();
+        let id = |number| ClaimId::from_bytes([number; 16]);
+        let behind = |ahead, has| {
+            let claim = |number, share| ClaimInfo::new(id(number), share);
+            let waiting = vec![claim(1, ahead), claim(2, permits(1, 5)), claim(3, permits(5, 5))];
+            let queue =
+                Snapshot::new(Resource::new("r").unwrap(), SnapshotVersion::new("1")).waiting(waiting);
+            (is_behind_a_conflict(&queue, id(2), has), is_behind_a_conflict(&queue, id(4), has))
+        };
+        assert_eq!(behind(permits(3, 5), permits(2, 5)), (Some(false), None));
+        assert_eq!(behind(permits(4, 5), permits(2, 5)), (Some(true), None));
+        assert_eq!(behind(permits(3, 4), permits(2, 5)).0, Some(true));
+        assert_eq!(behind(Share::READER, Share::READER).0, Some(false));
+        assert_eq!(behind(Share::WRITER, Share::READER).0, Some(true));
+    }
+}

@@ -338,4 +338,17 @@ mod tests {
         let taken = std::iter::from_fn(|| agenda.take_due(&clock)).count();
         assert_eq!(taken, 256 * 4);
     }
+
+    /// A lock that is held for a moment leaves nothing until its first check would have been due.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_removed_leaves_the_wheel() {
+        let clock = ManualClock::new();
+        let mut agenda = Agenda::new(&clock);
+        let due = clock.now().after(Duration::from_secs(1));
+        (0..3).for_each(|number| agenda.plan(id(number), due));
+        agenda.remove(id(1));
+        assert_eq!((agenda.wheel.len(), agenda.entries.len()), (2, 2));
+        agenda.clear();
+        assert_eq!((agenda.wheel.len(), agenda.entries.len()), (0, 0));
+    }
 }

@@ -75,12 +75,11 @@ impl Renewer {
         Renewer { inbox, events, renew_at: tuning.renew_at, process: Process::this() }
     }
 
-    /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
-    /// claim is then lost.
+    /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the caller then
+    /// releases the claim. It has had no user, so that is no loss.
     pub(crate) fn watch(&self, lease: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
         let due = next_due(lease, lease.began_at, self.renew_at);
         if !self.inbox.watch(lease.clone(), due) {
-            lease.lose(LossCause::Closed);
             return false;
         }
         self.events.emit(|| Event::LeaseStarted { resource: &lease.claim.resource });
@@ -120,11 +119,6 @@ impl Renewer {
     pub(crate) async fn lose_all(&self) {
         // A runtime that has ended has nothing left to lose.
         let _ = self.inbox.lose_all().await;
-    }
-
-    /// Does the same as [`Renewer::lose_all`] without waiting for it.
-    pub(crate) fn lose_all_soon(&self) {
-        drop(self.inbox.lose_all());
     }
 }
 
@@ -550,7 +544,12 @@ const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::{Claim, Grant, Resource, Share};
+
     use super::*;
+    use crate::clock::TokioClock;
+    use crate::engine::lease::Term;
+    use crate::local::MemoryBackend;
 
     #[test]
     fn later_confirmation_clears_overdue_renewals() {
@@ -566,6 +565,7 @@ mod tests {
         requests.send(12);
         requests.send(15);
         assert!(requests.fail(12) && requests.is_waiting, "another one is open");
+        assert_eq!(requests.open, [15]);
         assert!(requests.fail(15) && !requests.is_waiting, "there is nothing to wait for");
         assert_eq!((requests.open.len(), requests.failures), (0, 2));
     }
@@ -580,6 +580,55 @@ mod tests {
                 requests.failures += 1;
             }
             assert!(passed >= ttl, "{ttl:?}: none is sent after {passed:?}");
+            assert_eq!(requests.open.len(), OPEN_MAX);
         }
+    }
+
+    /// A lock that is released is checked no more, not even once.
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_is_forgotten_leaves_the_agenda() {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let backend = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let (id, ttl) = (ClaimId::from_bytes([1; 16]), Duration::from_secs(10));
+        let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, ttl);
+        let (term, events) = (Term::of(backend.profile(), ttl, 0.01), EventSink::default());
+        let grant = Grant::new(clock.now());
+        let lease = Lease::new(claim, &grant, term, clock.clone(), events.clone(), clock.now());
+        let (answers, answered) = mpsc::unbounded_channel();
+        let mut watchdog = Watchdog {
+            agenda: Agenda::new(&*clock),
+            backend,
+            clock,
+            renew_at: 0.3,
+            events,
+            engine: Weak::new(),
+            inbox: Arc::default(),
+            timers: HashMap::default(),
+            wake_at: None,
+            next_request: 0,
+            answers,
+            answered,
+            process: Process::this(),
+        };
+        watchdog.start_timer(Arc::new(lease));
+        assert!(watchdog.agenda.due(id).is_some());
+        watchdog.forget(id);
+        assert!(watchdog.agenda.due(id).is_none() && watchdog.timers.is_empty());
+    }
+
+    #[test]
+    fn pauses_grow_with_the_failures_and_with_what_is_open() {
+        let secs = Duration::from_secs;
+        let longest = |ttl, failures, open| {
+            let requests = RenewalRequests { failures, open: vec![0; open], ..RenewalRequests::default() };
+            // Each is at least half of the longest.
+            (0..100).map(|_| requests.pause(ttl)).max().unwrap()
+        };
+        for failures in [0, 1] {
+            assert!(longest(secs(20), failures, 1) <= secs(1), "a twentieth");
+        }
+        assert!(longest(secs(20), 2, 1) > secs(1), "a tenth");
+        assert!(longest(secs(200), 2, UNCAPPED_FROM - 1) <= RETRY_MAX);
+        assert!(longest(secs(200), 2, UNCAPPED_FROM) > RETRY_MAX);
     }
 }

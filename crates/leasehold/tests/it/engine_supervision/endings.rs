@@ -10,7 +10,7 @@ use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Note, State};
 use tokio::runtime::{Builder, Runtime};
 
-use super::odd::{Call, Odd, Ticks, World, pass};
+use super::odd::{Call, EventLog, Odd, Ticks, World, pass};
 use crate::common::{Store, block_on, ms};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -146,6 +146,24 @@ async fn nothing_is_granted_by_a_client_that_closed() {
         let error = asking.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed, "round {round}");
     }
+}
+
+/// Closing does not depend on whether the caller is polled.
+#[tokio::test]
+async fn grant_to_a_caller_that_is_not_polled_is_released_by_the_close() {
+    let (store, events) = (Store::new(), Arc::<EventLog>::default());
+    let ((locks, wire), (onlooker, _)) = (store.observed(events.clone()), store.client());
+    wire.set(Verb::Contend, Mode::LateReply(ms(100)));
+    let mutex = locks.mutex("job");
+    let mut waits = Box::pin(mutex.lock());
+    assert!((&mut waits).now_or_never().is_none());
+    while onlooker.inspect("job").await.unwrap().holders.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(locks.close(SOON).await);
+    assert!(onlooker.inspect("job").await.unwrap().holders.is_empty(), "closed, and still held");
+    assert_eq!(waits.await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(events.count("lost", "job"), 0, "nobody had it");
 }
 
 /// The calls of which the backend's future was begun, and those of which it came to its end.

@@ -165,6 +165,35 @@ async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
 }
 
+/// As long as it is held: the first look of the task that renews is long over.
+#[tokio::test(start_paused = true)]
+async fn a_suspend_is_noticed_soon_at_any_time() {
+    let world = World::new(|_, _, _| pass());
+    let guard = world.locks.mutex("job").ttl(ms(30_000)).lock().await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(ms(1_700)).await;
+        guard.check().unwrap();
+    }
+    world.clock.sleeps(ms(60_000));
+    tokio::time::sleep(ms(1_100)).await;
+    assert_eq!(world.event_log.count("lost", "job"), 1, "no call had to ask for it");
+    assert_eq!(guard.state(), State::Lost(LossCause::Expired));
+}
+
+/// The pauses grow, so that a store that is slow is not asked ever more.
+#[tokio::test(start_paused = true)]
+async fn renewals_without_an_answer_are_sent_a_few_times() {
+    let world = World::new(|call, _, _| match call {
+        Call::Renew => hang(),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(ms(10_000)).lock().await.unwrap();
+    guard.lost().await;
+    let calls = world.store.calls(Call::Renew);
+    // Seven seconds, in steps of half a second to one.
+    assert!((5..=13).contains(&calls), "{calls}");
+}
+
 /// A request whose answer was lost may still be on its way, and be granted after the holder has left.
 #[tokio::test(start_paused = true)]
 async fn try_withdraws_a_request_that_was_not_answered() {

@@ -253,12 +253,18 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
     });
     let other = world.locks.mutex("live").ttl(ms(60_000)).lock().await.unwrap();
     let guard = world.locks.mutex("dead").ttl(ms(3_000)).lock().await.unwrap();
+    let others = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();
+    let _theirs = others.mutex("theirs").lock().await.unwrap();
+    let mutex = world.locks.mutex("theirs");
+    let waits = tokio::spawn(async move { mutex.lock().await });
     let waker = Arc::new(Spiteful).into();
     let mut changed = Box::pin(guard.changed(State::Valid));
     assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let lost = tokio::time::timeout(SOON, other.lost()).await.expect("notified");
     assert_eq!(lost, LossCause::RenewalEnded);
     assert_eq!(guard.state(), State::Lost(LossCause::RenewalEnded));
+    let waited = tokio::time::timeout(SOON, waits).await.expect("notified").unwrap();
+    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(world.locks.mutex("next").lock().await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(world.locks.mutex("next").try_lock().await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(matches!(

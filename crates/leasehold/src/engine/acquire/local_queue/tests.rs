@@ -24,7 +24,6 @@ pub(crate) enum Mutant {
     Ended,
     Returned,
     HandoffOver,
-    RestOver,
     Try,
     Departed,
     AddDependent,
@@ -39,7 +38,6 @@ impl Mutant {
             Change::Ended { .. } => self == Mutant::Ended,
             Change::Returned { .. } => self == Mutant::Returned,
             Change::HandoffOver(_) => self == Mutant::HandoffOver,
-            Change::RestOver(_) => self == Mutant::RestOver,
             Change::Try { .. } => self == Mutant::Try,
             Change::Departed(_) => self == Mutant::Departed,
             Change::AddDependent => self == Mutant::AddDependent,
@@ -59,7 +57,6 @@ enum Step {
     GrantedDirectly(Kind),
     Return { which: usize, left: u32, rests: bool },
     EndHandoff(usize),
-    EndRests(usize),
     ReleaseInline(usize),
     AddDependent,
     RemoveDependent,
@@ -81,9 +78,8 @@ struct Model {
     held: Vec<(ClaimId, Want, bool)>,
     /// The claims for which hand-off is over, and those that were reported as candidates.
     handoff_over: BTreeSet<ClaimId>,
-    /// The claims that rest, and those that do not rest any more.
+    /// The claims that rest.
     resting: Vec<ClaimId>,
-    rest_over: BTreeSet<ClaimId>,
     /// The claims that rest or have rested last, and that no task has.
     unused: BTreeSet<ClaimId>,
     reported: BTreeSet<ClaimId>,
@@ -129,7 +125,6 @@ impl Model {
             held: Vec::new(),
             handoff_over: BTreeSet::new(),
             resting: Vec::new(),
-            rest_over: BTreeSet::new(),
             unused: BTreeSet::new(),
             reported: BTreeSet::new(),
             inline_release: None,
@@ -240,11 +235,6 @@ impl Model {
                 self.handoff_over.insert(id);
                 self.apply(Change::HandoffOver(id))?;
             }
-            Step::EndRests(which) if !self.held.is_empty() => {
-                let (id, _, _) = self.held[which % self.held.len()];
-                self.rest_over.insert(id);
-                self.apply(Change::RestOver(id))?;
-            }
             Step::ReleaseInline(which) => {
                 let releasing: Vec<_> = self.held.iter().filter(|held| held.2).map(|held| held.0).collect();
                 if !releasing.is_empty() {
@@ -276,7 +266,6 @@ impl Model {
             Step::Leave(_)
             | Step::End { .. }
             | Step::EndHandoff(_)
-            | Step::EndRests(_)
             | Step::RemoveDependent
             | Step::Depart(_) => {}
         }
@@ -323,10 +312,12 @@ impl Model {
         may_rest: bool,
     ) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
-        let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
+        let is_served =
+            |(_, first): &(Place, Want)| left > 0 && first == held_as && !self.handoff_over.contains(id);
+        let taker = self.in_order().into_iter().next().filter(is_served);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
-        let is_over = self.handoff_over.contains(id) || self.rest_over.contains(id);
+        let is_over = self.handoff_over.contains(id);
         let rests = may_rest && !is_handed && !is_over && !self.is_awaited();
         self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed && !rests);
         if rests {
@@ -424,7 +415,7 @@ impl Model {
             }
         }
         prop_assert!(!self.is_awaited() || self.resting.is_empty(), "a claim rests, and a task waits");
-        let is_over = |id: &&ClaimId| self.handoff_over.contains(id) || self.rest_over.contains(id);
+        let is_over = |id: &&ClaimId| self.handoff_over.contains(id);
         prop_assert_eq!(self.resting.iter().find(is_over), None, "a claim rests after its time");
         prop_assert!(
             !self.is_awaited() || self.inline_release.is_none(),
@@ -453,7 +444,7 @@ impl Model {
                 (_, None, None) if !self.resting.is_empty() => {
                     let id = self.resting[0];
                     let which = self.held.iter().position(|held| held.0 == id).unwrap();
-                    self.step(Step::EndRests(which))?;
+                    self.step(Step::EndHandoff(which))?;
                 }
                 (_, None, None) => {
                     prop_assert!(
@@ -497,7 +488,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (which.clone(), 0..=2u32, any::<bool>())
             .prop_map(|(which, left, rests)| Step::Return { which, left, rests }),
         1 => which.clone().prop_map(Step::EndHandoff),
-        1 => which.clone().prop_map(Step::EndRests),
         1 => which.clone().prop_map(Step::ReleaseInline),
         2 => Just(Step::AddDependent),
         1 => Just(Step::RemoveDependent),
@@ -533,10 +523,8 @@ fn local_queue_never_sleeps_while_a_request_would_be_granted() {
 /// pass it.
 #[test]
 fn model_detects_a_queue_that_forgets_consequences() {
-    use Mutant::{
-        AddDependent, Departed, Ended, Enter, Granted, HandoffOver, Leave, RestOver, Returned, Try,
-    };
-    let all = [Enter, Leave, Granted, Ended, Returned, HandoffOver, RestOver, Try, Departed, AddDependent];
+    use Mutant::{AddDependent, Departed, Ended, Enter, Granted, HandoffOver, Leave, Returned, Try};
+    let all = [Enter, Leave, Granted, Ended, Returned, HandoffOver, Try, Departed, AddDependent];
     for mutant in all {
         assert!(matches!(run(Some(mutant)), Err(TestError::Fail(..))), "{mutant:?} passed");
     }
@@ -692,16 +680,62 @@ fn claim_that_rests_goes_to_the_next_task_or_to_the_server() {
     queue.step(Step::Try(plain)).unwrap();
     assert_eq!(queue.in_use().count(), 1);
     // What is not met by it ends its rest; so does everything else that ends hand-offs.
-    let ends = [
-        Step::Enter { kind: noted, priority: 0 },
-        Step::Try(noted),
-        Step::AddDependent,
-        Step::EndHandoff(0),
-        Step::EndRests(0),
-    ];
+    let ends =
+        [Step::Enter { kind: noted, priority: 0 }, Step::Try(noted), Step::AddDependent, Step::EndHandoff(0)];
     for end in ends {
         let mut queue = rested();
         queue.step(end.clone()).unwrap();
         assert!(queue.resting.is_empty() && queue.held[0].2, "{end:?}");
     }
+}
+
+#[test]
+fn claim_that_departs_ends_its_own_rest_alone() {
+    let permit = (Share::permits(1, 3).unwrap(), false);
+    let mut queue = Model::new(true, None);
+    for _ in 0..2 {
+        queue.step(Step::GrantedDirectly(permit)).unwrap();
+        queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
+    }
+    let [first, second] = queue.resting[..] else { panic!("{:?}", queue.resting) };
+    assert_eq!(queue.queue.apply(Change::Departed(first)).rests_over, [first]);
+    assert_eq!(queue.queue.resting(), [(second, second)]);
+}
+
+/// Other clients may have been granted claims between the drawing of the claim and the arrival of its waiter.
+#[test]
+fn claim_that_was_drawn_before_its_taker_came_is_handed_on() {
+    for (share, is_handed_on) in [(Share::permits(1, 3).unwrap(), true), (Share::MUTEX, false)] {
+        for comes_late in [false, true] {
+            let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
+            let id = ClaimId::from_bytes([1; 16]);
+            let first = (Reverse(0), 1);
+            queue.apply(enter(first, want((share, false))));
+            if comes_late {
+                queue.apply(Change::Drawn(id));
+                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(Change::Leave(first));
+            } else {
+                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(Change::Leave(first));
+                queue.apply(Change::Drawn(id));
+            }
+            let outcome = queue.apply(Change::Granted(HeldClaim::new(id, want((share, false)), None)));
+            assert_eq!(outcome.taker.map(|(waiter, _)| waiter), Some(2));
+            assert_eq!(outcome.is_handed_on, is_handed_on && comes_late, "{share}");
+        }
+    }
+}
+
+#[test]
+fn queued_claim_is_that_of_the_same_request() {
+    let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
+    let (plain, noted) = (want((Share::READER, false)), want((Share::READER, true)));
+    queue.apply(enter((Reverse(0), 1), plain.clone()));
+    assert_eq!(queue.queued_claim(&plain), None, "it is not drawn yet");
+    let id = ClaimId::from_bytes([1; 16]);
+    queue.apply(Change::Drawn(id));
+    assert_eq!((queue.queued_claim(&plain), queue.queued_claim(&noted)), (Some(id), None));
+    queue.apply(Change::GrantedDirectly(HeldClaim::new(ClaimId::from_bytes([2; 16]), noted, None)));
+    assert_eq!(queue.queued_claim(&plain), None, "what is held here may be handed to it");
 }

@@ -1,0 +1,116 @@
+//! Upgrades that would wait for themselves, and what their looks at the queue cost; in virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, ErrorKind, RwLock, TokioClock};
+
+use crate::common::{ms, settles, waiting};
+
+const SOON: Duration = ms(2_000);
+
+/// Returns a client over a wire that can fail, and another one.
+fn clients() -> (Client, Arc<Fault>, Client) {
+    clients_of(|store| store)
+}
+
+fn clients_of(kind: impl FnOnce(MemoryBackend) -> MemoryBackend) -> (Client, Arc<Fault>, Client) {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(kind(MemoryBackend::with_clock(clock.clone())));
+    let wire = Arc::new(Fault::over(store.clone()));
+    let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
+    (open(wire.clone()), wire, open(store))
+}
+
+fn lock(locks: &Client) -> RwLock {
+    locks.rwlock("prices")
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_behind_a_writer_is_refused_soon() {
+    let (locks, _, other) = clients();
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let writer = lock(&other);
+    let writer = tokio::spawn(async move { writer.write().await.unwrap() });
+    waiting(&other, "prices", 1).await;
+    let upgrade = tokio::time::timeout(SOON, guard.upgrade()).await.expect("soon");
+    assert_eq!(upgrade.unwrap_err().kind(), ErrorKind::Deadlock);
+    guard.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+    settles(&other, "prices").await;
+}
+
+/// Its place is then behind a writer that waits for the reader.
+#[tokio::test(start_paused = true)]
+async fn upgrade_that_loses_its_place_to_a_writer_is_refused() {
+    let (locks, _, other) = clients();
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let reader = lock(&other).read().await.unwrap();
+    let upgrade = tokio::spawn(async move { (guard.upgrade().await, guard) });
+    waiting(&other, "prices", 1).await;
+    let writer = lock(&other);
+    let writer = tokio::spawn(async move { writer.write().await.unwrap() });
+    waiting(&other, "prices", 2).await;
+    tokio::time::sleep(SOON).await;
+    assert!(!upgrade.is_finished(), "it waits for the reader alone");
+    let place = other.inspect("prices").await.unwrap().waiting.remove(0);
+    other.break_claim("prices", &place).await.unwrap();
+    let (outcome, guard) = tokio::time::timeout(SOON * 5, upgrade).await.expect("soon").unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
+    drop((guard, reader));
+    writer.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_passes_a_writer_where_the_store_keeps_no_queue() {
+    let (locks, wire, other) = clients_of(MemoryBackend::unordered);
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let reader = lock(&other).read().await.unwrap();
+    let writer = lock(&other);
+    let writer = tokio::spawn(async move { writer.write().await.unwrap() });
+    tokio::time::sleep(SOON).await;
+    let upgrade = tokio::spawn(async move { (guard.upgrade().await, guard) });
+    tokio::time::sleep(SOON).await;
+    assert_eq!(wire.calls(Verb::Inspect), 0, "no place is a reason to end it");
+    drop(reader);
+    let (outcome, guard) = tokio::time::timeout(SOON, upgrade).await.expect("soon").unwrap();
+    outcome.unwrap();
+    guard.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_that_waits_looks_at_the_queue_now_and_then() {
+    for (is_queued, most) in [(true, 10), (false, 60)] {
+        let (locks, wire, other) = clients_of(MemoryBackend::polling);
+        let mut guard = lock(&locks).upgradable_read().await.unwrap();
+        let reader = lock(&other).read().await.unwrap();
+        let upgrade = tokio::spawn(async move { guard.upgrade().await });
+        waiting(&other, "prices", 1).await;
+        if !is_queued {
+            // Its next request gets no answer, and its place is gone.
+            wire.set(Verb::Contend, Mode::Hang);
+            let place = other.inspect("prices").await.unwrap().waiting.remove(0);
+            other.break_claim("prices", &place).await.unwrap();
+        }
+        tokio::time::sleep(SOON * 10).await;
+        let queued = other.inspect("prices").await.unwrap().waiting.len();
+        assert_eq!(queued, usize::from(is_queued));
+        let looks = wire.calls(Verb::Inspect);
+        assert!((2..=most).contains(&looks), "queued: {is_queued}: {looks}");
+        upgrade.abort();
+        drop(reader);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_of_a_closed_client_sends_nothing() {
+    let (locks, wire, _) = clients();
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    assert!(locks.close(SOON).await);
+    let calls = wire.calls(Verb::Contend);
+    assert!(guard.upgrade().await.unwrap_err().is_lost());
+    assert_eq!(wire.calls(Verb::Contend), calls);
+}
