@@ -1,8 +1,11 @@
 //! The time from the grant to the end: heartbeats, streams, losses, and the release.
 
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::backend::Clock;
 use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
 use tokio::sync::oneshot;
@@ -52,20 +55,27 @@ impl Ending {
 impl HoldTask {
     /// Keeps the lock until it ends, and releases it.
     pub(super) async fn keep(&mut self, held: HeldLock) {
-        let ending = Box::pin(Holding::new(self, &held).run()).await;
+        let ending = survived(Box::pin(async { Holding::new(self, &held).run().await })).await;
         self.finish(held, ending).await;
+    }
+
+    /// Returns the time for which the lock is kept after this end.
+    fn kept_after(&self, end: End) -> Duration {
+        // Writes of a client that has died may be under way, as after any loss.
+        let delay = self.request.lock_delay.unwrap_or_default();
+        match end {
+            End::Lost(HEARTBEAT_MISSED) => delay,
+            // No answer calls a lock valid for longer than its ttl.
+            End::Lost(FAILED) => self.ttl.saturating_add(delay),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Ends the claim at the store. Meanwhile the id answers that it has ended.
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
-        // Writes of a client that has died may be under way, as after any loss.
-        let delay = match end {
-            End::Lost(HEARTBEAT_MISSED) => self.request.lock_delay.unwrap_or_default(),
-            _ => Duration::ZERO,
-        };
-        let until = SystemClock.now().after(delay);
+        let until = SystemClock.now().after(self.kept_after(end));
         let mut releasing = pin!(async move {
             while SystemClock.now() < until {
                 pause_until(until).await;
@@ -98,6 +108,11 @@ impl HoldTask {
         self.place.ended(end, SystemClock.now());
         waiting.into_iter().for_each(|reply| drop(reply.send(answer.clone())));
     }
+}
+
+/// Returns the end that the work finds; after a panic the lock is lost to its client, and is not dropped with the task.
+async fn survived(work: impl Future<Output = Ending>) -> Ending {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| Ending::of(End::Lost(FAILED)))
 }
 
 impl<'a> Holding<'a> {
@@ -390,9 +405,22 @@ fn word(cause: LossCause) -> &'static str {
 const HEARTBEAT_MISSED: &str = "heartbeat-missed";
 /// The cause of a loss: the server ended.
 const CLOSED: &str = "closed";
+/// The cause of a loss: the task of the id panicked, which is a defect of the server.
+const FAILED: &str = "internal";
 /// The longest pause between two events of a stream, by which a client sees that it is still connected.
 const PING_MAX: Duration = Duration::from_secs(10);
 /// The time that the store has to show a new value.
 const PROCLAIM_MAX: Duration = Duration::from_secs(5);
 /// The pause between two looks at a lock that ends with this process.
 const CLOSING_LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_ends_the_hold_and_does_not_drop_the_lock() {
+        let ending = survived(async { panic!("this is a test") }).now_or_never().unwrap();
+        assert_eq!(ending.end, End::Lost(FAILED));
+    }
+}
