@@ -13,11 +13,12 @@ use tokio::sync::oneshot;
 use super::command::{Answer, Ask, Command, Outlet, Party};
 use super::end::End;
 use super::hold_task::{HoldTask, pause_until};
+use super::proclaiming::Proclaiming;
 use super::request::{HeldLock, OnDisconnect};
 use super::shape::{EventShape, GrantShape};
 use super::stream::Stream;
 use super::validity::{kept_for, millis, valid_for};
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 
 /// The state of a lock while it is held.
 struct Holding<'a> {
@@ -38,6 +39,8 @@ struct Holding<'a> {
     was_cut: bool,
     revoked: Option<String>,
     is_closing: bool,
+    /// The new value of a leader that the store does not show yet. Other commands wait for its end.
+    proclaiming: Option<Proclaiming<'a>>,
 }
 
 /// Why it ends, and who waits for the release.
@@ -133,6 +136,7 @@ impl<'a> Holding<'a> {
             was_cut: false,
             revoked: None,
             is_closing: false,
+            proclaiming: None,
         };
         std::mem::take(&mut holding.task.parties).into_iter().for_each(|party| holding.welcome(party));
         holding
@@ -147,6 +151,10 @@ impl<'a> Holding<'a> {
         let mut revoked = pin!(guard.revoked());
         let mut closing = self.task.closing.clone();
         loop {
+            if self.proclaiming.is_some() {
+                // It is a sign of life, and those that come meanwhile wait for its end.
+                self.extend();
+            }
             if let Some(end) = self.over() {
                 return self.tell_end(end);
             }
@@ -156,9 +164,10 @@ impl<'a> Holding<'a> {
             tokio::select! {
                 biased;
                 _ = guard.changed(self.seen) => {}
-                command = self.task.commands.recv() => {
+                proclaimed = Proclaiming::over(&mut self.proclaiming) => self.answer_proclaimed(proclaimed),
+                command = self.task.commands.recv(), if self.proclaiming.is_none() => {
                     let Some(command) = command else { return Ending::of(End::Released) };
-                    if let Some(ending) = self.obey(command).await {
+                    if let Some(ending) = self.obey(command) {
                         return ending;
                     }
                 }
@@ -229,7 +238,7 @@ impl<'a> Holding<'a> {
     }
 
     /// Obeys a command. It reads the clock first: the command may have waited while the process was stopped.
-    async fn obey(&mut self, command: Command) -> Option<Ending> {
+    fn obey(&mut self, command: Command) -> Option<Ending> {
         if let Some(end) = self.over() {
             let ending = self.tell_end(end);
             return match command {
@@ -250,14 +259,7 @@ impl<'a> Holding<'a> {
             }
             Command::Look(ask) => self.answer(ask),
             Command::Proclaim(ask, value) => {
-                // It is a sign of life, and those that come meanwhile wait for its end.
-                self.extend();
-                let proclaimed = self.proclaim(&value).await;
-                self.extend();
-                match proclaimed {
-                    Ok(()) => self.answer(ask),
-                    Err(problem) => drop(ask.reply.send(Err(problem))),
-                }
+                self.proclaiming = Some(Proclaiming::begin(self.held, ask, value));
             }
             Command::Release(reply) => {
                 let ending = self.tell_end(End::Released);
@@ -297,17 +299,14 @@ impl<'a> Holding<'a> {
         self.is_wanted |= ask.reply.send(answer).is_ok();
     }
 
-    async fn proclaim(&self, value: &str) -> Result<(), Problem> {
-        let HeldLock::Leader(leadership) = self.held else {
-            return Err(Problem::invalid("only a leader has a value: acquire with mode \"leader\""));
-        };
-        // The loss of leadership ends it at once.
-        let proclaimed =
-            leadership.run(tokio::time::timeout(PROCLAIM_MAX, leadership.proclaim(value))).await?;
-        let late = || {
-            Problem::new(Code::OutcomeUnknown, "the store did not answer in time: the value may be visible")
-        };
-        Ok(proclaimed.map_err(|_| late())??)
+    /// Answers the request for a new value.
+    fn answer_proclaimed(&mut self, proclaimed: Result<(), Problem>) {
+        let Some(Proclaiming { ask, .. }) = self.proclaiming.take() else { return };
+        self.extend();
+        match proclaimed {
+            Ok(()) => self.answer(ask),
+            Err(problem) => drop(ask.reply.send(Err(problem))),
+        }
     }
 
     /// Returns the grant for a request that arrived then.
@@ -409,8 +408,6 @@ const CLOSED: &str = "closed";
 const FAILED: &str = "internal";
 /// The longest pause between two events of a stream, by which a client sees that it is still connected.
 const PING_MAX: Duration = Duration::from_secs(10);
-/// The time that the store has to show a new value.
-const PROCLAIM_MAX: Duration = Duration::from_secs(5);
 /// The pause between two looks at a lock that ends with this process.
 const CLOSING_LOOK: Duration = Duration::from_millis(50);
 
