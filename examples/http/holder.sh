@@ -3,27 +3,63 @@
 # Usage: holder.sh NAME COMMAND ARG...
 # A shell cannot count the validity of a lock well: curl gives up after 10 s of silence, and the program gets the fence.
 # What a stream says counts from its request, and covers less and less; so heartbeats go along.
+# The lock is released after the program has ended, also if this script is killed: as long as the program runs, it has
+# the other end of curl's pipe open, and a process beside it sends heartbeats and looks whether this script lives.
 name=$1; shift
 url=$LEASEHOLD_HTTP/v1/holds/$(cat /proc/sys/kernel/random/uuid)
 token="Authorization: Bearer $LEASEHOLD_TOKEN"
 body="{\"name\":\"$name\",\"ttl\":\"15s\",\"on_disconnect\":\"release\"}"
+work='' starts='' asked=''
+
+# Runs the program, and releases the lock. TERM stops the program, and the code is then 76.
+under_lock() {
+    code='' program=''
+    trap 'code=76; [ -z "$program" ] || kill "$program" 2> /dev/null' TERM
+    "$@" & program=$!
+    [ -z "$code" ] || kill "$program"
+    (beat=0
+     while kill -0 "$program"; do
+         # A script that was killed has no program any more, even before its parent has seen that.
+         [ -e /proc/$$/exe ] || kill "$program"
+         sleep 1; beat=$((beat + 1))
+         [ $((beat % 5)) != 0 ] || curl -s -m 4 -X POST -H "$token" "$url/renew"
+     done) > /dev/null 2>&1 &
+    ended=0
+    # A signal ends a wait, and not the program.
+    while wait "$program"; ended=$?; kill -0 "$program" 2> /dev/null; do :; done
+    trap '' TERM
+    answer=$(curl -s -m 5 --retry 3 --retry-all-errors -o /dev/null -w '%{http_code}' -X DELETE -H "$token" "$url")
+    # Without an answer the end of the stream releases the lock, or the end of its ttl.
+    case $answer in 200 | 410) ;; *) kill "$stream" ;; esac
+    exit "${code:-$ended}"
+}
+
+# Asks the program to end. Before it starts, the end of the stream ends the wait for the lock.
+stop() {
+    asked=1
+    if [ -n "$work" ]; then kill "$work"; elif [ -z "$starts" ]; then kill "$stream"; fi
+}
+
 events=$(mktemp -u) && mkfifo "$events" || exit 69
 curl -sN --speed-limit 1 --speed-time 10 -X PUT -H "$token" -H 'Accept: application/x-ndjson' -d "$body" \
     "$url?wait=60s" > "$events" & stream=$!
+trap stop TERM INT HUP
 exec 3< "$events"; rm "$events"
-status=76
 while read -r event <&3; do
     case $event in
     *'"event":"granted"'*)
-        fence=$(expr "$event" : '.*"fence":"\([^"]*\)"')
-        echo "granted $fence"
-        (while sleep 5 && curl -sf -X POST -H "$token" "$url/renew"; do :; done) > /dev/null 3<&- & beat=$!
-        (trap 'kill $! 2> /dev/null' TERM; export LEASEHOLD_FENCE=$fence; "$@" & wait $!; code=$?
-         curl -s -X DELETE -H "$token" "$url" > /dev/null; exit $code) 3<&- & work=$! ;;
-    *'"event":"released"'*) wait "$work"; status=$?; echo released; break ;;
-    *'"event":"lost"'*|*'"event":"error"'*) break ;;
+        LEASEHOLD_FENCE=$(expr "$event" : '.*"fence":"\([^"]*\)"'); export LEASEHOLD_FENCE
+        [ -z "$asked" ] || break
+        echo "granted $LEASEHOLD_FENCE"
+        starts=1; under_lock "$@" & work=$!
+        [ -z "$asked" ] || kill "$work" ;;
+    *'"event":"released"'* | *'"event":"lost"'* | *'"event":"error"'*) break ;;
     esac
 done
-kill "$stream" $beat 2> /dev/null
-[ "$status" = 76 ] && { echo "lost: $event"; [ -z "$work" ] || kill "$work" 2> /dev/null; }
+trap '' TERM INT HUP
+status=76
+if [ -n "$work" ]; then kill "$work" 2> /dev/null; wait "$work"; status=$?; fi
+kill "$stream" 2> /dev/null
+case $event in *'"event":"released"'*) echo released ;; *) echo "lost: $event" ;; esac
+[ -z "$asked" ] || status=143
 exit "$status"

@@ -22,6 +22,7 @@ mod request;
 mod system;
 
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -76,9 +77,13 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
         Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build(),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
     };
-    let runtime =
-        runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
-    let exit = runtime.block_on(async {
+    // The runtime ends with the process, also after a panic. One that is dropped drops its tasks, and a task that
+    // holds a lock for a client would release what that client relies on. The store may have been asked to do so
+    // before the other tasks have ended. A thread of the store may also be blocked in the kernel.
+    let runtime = ManuallyDrop::new(
+        runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?,
+    );
+    runtime.block_on(async {
         let exit = match verb {
             Verb::Run(args) => commands::run::run(*args).await,
             Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
@@ -110,10 +115,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             stderr.flush().await;
         }
         exit
-    });
-    // A thread of the store may be blocked in the kernel; every release was waited for.
-    runtime.shutdown_background();
-    exit
+    })
 }
 
 fn completions(args: &CompletionsArgs) -> Result<Exit, Problem> {

@@ -366,7 +366,28 @@ impl Client {
     /// Otherwise the failure of the server.
     pub async fn revoke(&self, name: impl AsRef<str>, reason: &str) -> Result<Vec<ClaimInfo>> {
         let resource = resource_for("revoke", name.as_ref())?;
-        request_release(&self.engine, &resource, reason).await
+        request_release(&self.engine, &resource, |_| true, reason).await
+    }
+
+    /// Asks those holders of a lock to release it that were seen in a [`Snapshot`], and returns the holders that were
+    /// asked: none if the lock is free, or has other holders by now.
+    ///
+    /// Everything else is as with [`Client::revoke`], which asks all holders of the moment.
+    ///
+    /// # Cancel safety
+    /// As [`Client::revoke`].
+    ///
+    /// # Errors
+    /// As [`Client::revoke`].
+    pub async fn revoke_claims(
+        &self,
+        name: impl AsRef<str>,
+        claims: &[ClaimInfo],
+        reason: &str,
+    ) -> Result<Vec<ClaimInfo>> {
+        let resource = resource_for("revoke", name.as_ref())?;
+        let is_meant = |holder: &ClaimInfo| claims.iter().any(|claim| claim.id == holder.id);
+        request_release(&self.engine, &resource, is_meant, reason).await
     }
 
     /// Closes the client: ends every wait with `Closed`, and marks all held locks as lost and releases

@@ -52,10 +52,41 @@ pub fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
-/// Characters that change the order in which a line is read, or take no room in it.
+/// Returns `true` for a character that changes the order in which a line is read, ends it, or leaves no mark on it.
+///
+/// These are the properties `Default_Ignorable_Code_Point` and `Bidi_Control` of Unicode 16, and in addition the
+/// separators of lines and paragraphs, the controls of annotations and hieroglyphs, and symbols that are blank.
+/// Marks that combine with a letter are not among them.
 fn is_treacherous(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    let at = TREACHEROUS.partition_point(|(_, last)| *last < c);
+    TREACHEROUS.get(at).is_some_and(|(first, _)| *first <= c)
 }
+
+/// The first and last characters of each range, in order.
+const TREACHEROUS: &[(char, char)] = &[
+    ('\u{ad}', '\u{ad}'),
+    ('\u{34f}', '\u{34f}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{115f}', '\u{1160}'),
+    ('\u{17b4}', '\u{17b5}'),
+    ('\u{180b}', '\u{180f}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{2028}', '\u{202e}'),
+    ('\u{2060}', '\u{206f}'),
+    ('\u{2800}', '\u{2800}'),
+    ('\u{3164}', '\u{3164}'),
+    ('\u{fe00}', '\u{fe0f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{ffa0}', '\u{ffa0}'),
+    ('\u{fff0}', '\u{fffb}'),
+    ('\u{13430}', '\u{1343f}'),
+    ('\u{13441}', '\u{13442}'),
+    ('\u{16fe4}', '\u{16fe4}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d159}', '\u{1d159}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0000}', '\u{e0fff}'),
+];
 
 /// The year 9999, beyond which no timestamp is written.
 const END_OF_DISPLAY: u64 = 253_402_300_800_000;
@@ -64,12 +95,62 @@ const END_OF_DISPLAY: u64 = 253_402_300_800_000;
 mod tests {
     use super::*;
 
+    /// The ends of each range of characters that no font draws, and some of those that turn the direction.
+    const INVISIBLE: &[char] = &[
+        '\u{ad}',
+        '\u{34f}',
+        '\u{61c}',
+        '\u{115f}',
+        '\u{1160}',
+        '\u{17b4}',
+        '\u{17b5}',
+        '\u{180b}',
+        '\u{180e}',
+        '\u{180f}',
+        '\u{200b}',
+        '\u{200e}',
+        '\u{200f}',
+        '\u{2028}',
+        '\u{202a}',
+        '\u{202e}',
+        '\u{2060}',
+        '\u{2066}',
+        '\u{206f}',
+        '\u{2800}',
+        '\u{3164}',
+        '\u{fe00}',
+        '\u{fe0f}',
+        '\u{feff}',
+        '\u{ffa0}',
+        '\u{fff0}',
+        '\u{fff9}',
+        '\u{fffb}',
+        '\u{13430}',
+        '\u{1343f}',
+        '\u{16fe4}',
+        '\u{1bca0}',
+        '\u{1bca3}',
+        '\u{1d159}',
+        '\u{1d173}',
+        '\u{1d17a}',
+        '\u{e0000}',
+        '\u{e007f}',
+        '\u{e0100}',
+        '\u{e01ef}',
+        '\u{e0fff}',
+    ];
+
     #[test]
     fn control_characters_never_reach_the_terminal() {
         assert_eq!(visible("host=a pid=1"), "host=a pid=1");
         assert_eq!(visible("a\x1b[2Jb\r\nc\u{9b}d"), "a\\u{1b}[2Jb\\r\\nc\\u{9b}d");
         assert_eq!(visible("\u{202e}txt.exe"), "\\u{202e}txt.exe");
         assert_eq!(visible("käse «x» 漢"), "käse «x» 漢");
+        assert_eq!(visible("cafe\u{301} \u{926}\u{94d} \u{1f512}"), "cafe\u{301} \u{926}\u{94d} \u{1f512}");
+        for c in INVISIBLE {
+            let text = visible(&format!("pay{c}roll"));
+            assert_eq!(text, format!("pay{}roll", c.escape_unicode()));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The state of the view, and the effect of each key on it. No I/O.
 //!
 //! Ground rules: what has to happen outside is an [`Effect`]. Nothing is revoked or broken without a question
-//! that has named the claims, and only those are ended.
+//! that has named the claims, and only those are asked or ended.
 
 use std::sync::Arc;
 
@@ -403,7 +403,7 @@ pub(crate) fn report(outcome: &Outcome) -> (String, bool) {
             (format!("{}: {error}", shown(name)), true)
         }
         Outcome::Revoked(name, Ok(asked)) if asked.is_empty() => {
-            (format!("{} is free: no holder was asked", shown(name)), true)
+            (format!("{}: released in the meantime, no holder was asked", shown(name)), true)
         }
         Outcome::Revoked(name, Ok(asked)) => (format!("{}: asked {}", shown(name), listed(asked)), false),
         Outcome::Broken(name, broken) => {

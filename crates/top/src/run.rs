@@ -229,7 +229,7 @@ impl Running {
                 self.begin(async move {
                     match dialog.action {
                         Action::Revoke => {
-                            let asked = client.revoke(&name, &dialog.reason).await;
+                            let asked = client.revoke_claims(&name, &dialog.claims, &dialog.reason).await;
                             Outcome::Revoked(name, asked)
                         }
                         Action::Break => {

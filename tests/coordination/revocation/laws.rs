@@ -132,6 +132,25 @@ async fn revocation_is_kept_for_a_holder_that_listens_within_a_day() {
     assert_eq!(reason(seen.unwrap()), "in time");
 }
 
+/// A request for claims that were seen does not reach a holder that came after the look.
+#[tokio::test(start_paused = true)]
+async fn revocation_of_claims_that_were_seen_is_for_these_alone() {
+    let [one, two] = clients();
+    let held = one.locks.semaphore("s", 3);
+    let guards = [held.acquire().await.unwrap(), held.acquire().await.unwrap()];
+    let seen = two.locks.inspect("s").await.unwrap().holders;
+    let [gone, stays] = guards;
+    gone.release().await.unwrap();
+    let late = held.acquire().await.unwrap();
+    let asked = two.locks.revoke_claims("s", &seen, "of those that were seen").await.unwrap();
+    assert_eq!(asked.iter().map(|claim| claim.id.tag()).collect::<Vec<_>>(), [stays.tag()]);
+    assert_eq!(reason(stays.revoked().await), "of those that were seen");
+    assert!(tokio::time::timeout(Duration::from_secs(5), late.revoked()).await.is_err());
+    stays.release().await.unwrap();
+    assert_eq!(two.locks.revoke_claims("s", &seen, "of nobody").await.unwrap(), []);
+    assert!(tokio::time::timeout(Duration::from_secs(5), late.revoked()).await.is_err());
+}
+
 /// A request to the giver does not reach the holder that continues the lock; a request that was made
 /// while the token was out does.
 #[tokio::test(start_paused = true)]

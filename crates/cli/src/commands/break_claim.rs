@@ -76,7 +76,7 @@ async fn ask_and_break(
     limit: Duration,
 ) -> Result<Outcome, Problem> {
     let reason = format!("the lock is taken away in {}", duration(limit));
-    locks.revoke(&args.name, &reason).await?;
+    locks.revoke_claims(&args.name, &snapshot.holders, &reason).await?;
     let is_waiter = |claim: &&ClaimInfo| !snapshot.holders.iter().any(|holder| holder.id == claim.id);
     let waiters: Vec<_> = to_break.iter().filter(is_waiter).cloned().collect();
     let cancelled = break_all(locks, &args.name, &waiters).await?;

@@ -172,12 +172,13 @@ impl Section<'_> {
             descriptor: script_fd.as_ref().map(ScriptFd::path),
         };
         let report = serde_json::to_vec(&granted)?;
+        // Nothing may fail once the shell knows of the lock.
+        let nowhere = File::options().write(true).open("/dev/null")?;
         // A message of the wait comes before the script continues.
         self.stderr.flush().await;
         let is_script_s = self.is_stderr_of_script();
         io::stdout().write_all(&[&report[..], b"\n"].concat())?;
         io::stdout().flush()?;
-        let nowhere = File::options().write(true).open("/dev/null")?;
         let _ = rustix::stdio::dup2_stdout(&nowhere);
         if !is_script_s {
             // A reader of it would wait for the end of this process, as `$(leasehold acquire … 2>&1)` does.

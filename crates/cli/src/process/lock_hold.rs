@@ -212,14 +212,14 @@ impl LockHold {
 
     /// Gives them back and waits for the answer, up to a limit.
     pub(crate) async fn release_lock(
-        self,
+        mut self,
         request: &Request,
         was_lost: bool,
         stderr: &Stderr,
         status: &Status,
     ) -> Returned {
         self.followed.iter().for_each(Followed::leave);
-        let released = match self.own {
+        let released = match self.own.take() {
             Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
             Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
             None => return Returned::Freed,
@@ -242,6 +242,14 @@ impl LockHold {
             // An answer that did not come is reported once, when the client is closed.
             Ok(Err(_)) | Err(_) => Returned::Freed,
         }
+    }
+}
+
+impl Drop for LockHold {
+    /// Releases nothing: after a panic the command may still run. The locks end with their leases, or with this
+    /// process.
+    fn drop(&mut self) {
+        std::mem::forget(self.own.take());
     }
 }
 
@@ -410,3 +418,17 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const INSPECT_LIMIT: Duration = Duration::from_secs(2);
 /// The time after which a wait under other claims is announced.
 const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn hold_that_is_dropped_releases_nothing() {
+        let locks = Client::open("mem:").await.unwrap();
+        let guard = Box::new(locks.mutex("job").lock().await.unwrap());
+        let tags = Tags::inherited();
+        drop(LockHold { own: Some(Held::One(guard)), outer: Vec::new(), followed: Vec::new(), tags });
+        assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1);
+    }
+}

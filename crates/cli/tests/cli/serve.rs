@@ -197,3 +197,44 @@ fn public_address_without_tls_is_served_with_a_warning() {
     server.signal(Signal::TERM);
     server.end().expect(0);
 }
+
+/// A server that is asked to end leaves to their leases the locks that its answers have called valid. Many locks over
+/// a store that decides at once: what is dropped with a task of the server would be released at once.
+#[test]
+fn terminated_server_releases_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    for round in 0..ROUNDS {
+        let url = format!("sqlite:{}", store.path().join(format!("{round}.db")).display());
+        let sandbox = Sandbox::on(&url);
+        let args = [&SERVE[..], &["--grace", if round % 2 == 0 { "0s" } else { "1s" }]].concat();
+        let (server, address) = start(&sandbox, &args);
+        let token = std::fs::read_to_string(sandbox.path("token")).unwrap();
+        for number in 0..LOCKS {
+            let body = format!("{{\"name\":\"job-{number}\",\"ttl\":\"10m\"}}");
+            let put = format!(
+                "PUT /v1/holds/0123456789abcdef-{number} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+                 content-length: {}\r\n\r\n{body}",
+                token.trim(),
+                body.len()
+            );
+            let answer = ask(&address, &put);
+            assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("\"basis\":\"lease\""), "{answer}");
+        }
+        server.signal(Signal::TERM);
+        if round >= ROUNDS / 2 {
+            // The second signal ends the wait, and no lock.
+            server.signal(Signal::TERM);
+        }
+        let ended = server.end().expect(0);
+        assert!(ended.err.contains(&format!("{LOCKS} locks are still held")), "{ended:?}");
+        let held = sandbox.end(&["ls"]).expect(0).out;
+        assert_eq!(
+            held.lines().filter(|line| line.contains("1 held")).count(),
+            LOCKS,
+            "round {round}: {held}"
+        );
+    }
+}
+
+const ROUNDS: usize = 8;
+const LOCKS: usize = 40;

@@ -38,6 +38,7 @@ mirror! {
         call inspect[name]() -> Snapshot;
         call changed[name](seen: &SnapshotVersion, limit: Duration) -> Snapshot;
         call revoke[name](reason: &str) -> Vec<ClaimInfo>;
+        call revoke_claims[name](claims: &Claims, reason: &str) -> Vec<ClaimInfo>;
         call break_claim[name](claim: &ClaimInfo) -> BreakOutcome;
         call deadlocks() -> Vec<Deadlock>;
         plain diagnose(ttl: Duration) -> Vec<Finding>;
@@ -172,3 +173,6 @@ mirror! {
         change invalidate() -> ();
     }
 }
+
+/// Claims, as a name that a line can have.
+type Claims = [ClaimInfo];

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Resource, Snapshot};
+use leasehold_core::{ClaimInfo, Resource, Snapshot};
 
 use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register, Seen, random};
@@ -112,11 +112,16 @@ impl ControlRegister {
         Ok(snapshot.holders.iter().any(|holder| holder.id.tag() == tag))
     }
 
-    /// Asks all holders to release the lock, and returns the state of the resource.
-    pub(super) async fn revoke(&self, reason: &str) -> Result<Snapshot> {
+    /// Asks the holders that are meant to release the lock, and returns them.
+    pub(super) async fn revoke(
+        &self,
+        is_meant: impl Fn(&ClaimInfo) -> bool,
+        reason: &str,
+    ) -> Result<Vec<ClaimInfo>> {
         let (dead, snapshot) = self.dead().await?;
-        if snapshot.holders.is_empty() {
-            return Ok(snapshot);
+        let holders: Vec<_> = snapshot.holders.into_iter().filter(is_meant).collect();
+        if holders.is_empty() {
+            return Ok(holders);
         }
         let request = Request {
             mark: random(self.register.op()).map_err(|error| error.on(&self.resource))?,
@@ -124,7 +129,7 @@ impl ControlRegister {
         };
         self.change(Duration::ZERO, |notices| {
             notices.retain(|notice| !dead.contains(&notice.tag));
-            for tag in snapshot.holders.iter().map(|holder| holder.id.tag()) {
+            for tag in holders.iter().map(|holder| holder.id.tag()) {
                 match notices.iter_mut().find(|notice| notice.tag == tag) {
                     Some(notice) => notice.revoked = Some(request.clone()),
                     None => notices.push(Notice { tag, offer: None, revoked: Some(request.clone()) }),
@@ -132,7 +137,7 @@ impl ControlRegister {
             }
         })
         .await?;
-        Ok(snapshot)
+        Ok(holders)
     }
 
     /// Returns the present notices.

@@ -107,17 +107,18 @@ impl<K: Kind> Lock<K> {
     }
 }
 
-/// Asks all holders of `resource` to release it, and returns these holders.
+/// Asks the holders of `resource` that are meant to release it, and returns these holders.
 pub(crate) async fn request_release(
     engine: &Arc<Engine>,
     resource: &Resource,
+    is_meant: impl Fn(&ClaimInfo) -> bool,
     reason: &str,
 ) -> Result<Vec<ClaimInfo>> {
     if reason.len() > REASON_MAX {
         let text = format!("a reason of {} bytes is too long: {REASON_MAX} at most", reason.len());
         return Err(Error::new(ErrorKind::Invalid, OP_REVOKE, text).on(resource));
     }
-    Ok(ControlRegister::of(engine, resource, OP_REVOKE)?.revoke(reason).await?.holders)
+    ControlRegister::of(engine, resource, OP_REVOKE)?.revoke(is_meant, reason).await
 }
 
 /// Waits for a request for this claim, and returns it.

@@ -91,11 +91,13 @@ async fn next_state((mut states, place): Watching) -> Option<((&'static str, Wat
     Some((event, (states, place)))
 }
 
-/// The reason of a request to release.
+/// The reason of a request to release, and the claims that are meant, by the tags that an inspection shows: all
+/// holders unless they are given.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RevokeBody {
     reason: String,
+    tags: Option<Vec<String>>,
 }
 
 /// `POST /v1/locks/{name}/revoke`: asks the holders to release.
@@ -105,9 +107,16 @@ pub(super) async fn revoke(
     body: Body,
 ) -> Result<Response, Problem> {
     allow_actions(&state)?;
-    let RevokeBody { reason } = json(body).await?;
+    let RevokeBody { reason, tags } = json(body).await?;
     let name = resource(&name)?;
-    let asked = state.client.revoke(&name, &reason).await?;
+    let asked = match tags {
+        None => state.client.revoke(&name, &reason).await?,
+        Some(tags) => {
+            let mut holders = state.client.inspect(&name).await?.holders;
+            holders.retain(|holder| tags.contains(&holder.id.tag()));
+            state.client.revoke_claims(&name, &holders, &reason).await?
+        }
+    };
     Ok(Json(RevokedShape::of(&name, &asked)).into_response())
 }
 

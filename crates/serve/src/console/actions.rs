@@ -9,13 +9,12 @@ use std::sync::Arc;
 use axum::extract::{Form, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use leasehold::{ClaimInfo, Resource, Snapshot};
+use leasehold::{ClaimInfo, Client, Resource, Snapshot};
 use leasehold_monitor::actions::{
     Broken, CONSEQUENCES_OF_REVOKE, break_claims as end_claims, consequences_of_break,
 };
 use leasehold_monitor::text::{unix_ms_now, visible};
 use maud::{Markup, html};
-use serde::Deserialize;
 
 use super::Console;
 use super::layout::{Live, Page, Tab};
@@ -26,12 +25,8 @@ use super::refusal;
 use super::visit::Visit;
 use super::words::{age, count, moment};
 
-/// The form of a revocation.
-#[derive(Debug, Deserialize)]
-pub(super) struct RevokeForm {
-    #[serde(default)]
-    reason: String,
-}
+/// The fields of a form: a claim for each one that was shown or chosen, and for a revocation the reason.
+type Fields = Vec<(String, String)>;
 
 /// `GET /lock/revoke`
 pub(super) async fn ask_revoke(
@@ -56,6 +51,9 @@ pub(super) async fn ask_revoke(
                         " The request is for the holders above, not for later ones."
                     }
                     form.form method="post" action=(paths::action(name, "revoke")) {
+                        @for holder in &snapshot.holders {
+                            input type="hidden" name="claim" value=(holder.id.tag());
+                        }
                         div.field {
                             label for="reason" { "The reason, which the holder sees" }
                             input #reason type="text" name="reason" maxlength="200" required
@@ -79,12 +77,18 @@ pub(super) async fn revoke(
     State(console): State<Arc<Console>>,
     Query(named): Query<Named>,
     visit: Visit,
-    Form(form): Form<RevokeForm>,
+    Form(fields): Form<Fields>,
 ) -> Response {
     if let Some(refused) = console.refusal(&visit) {
         return refused;
     }
-    let asked = match console.state.client.revoke(&named.name, form.reason.trim()).await {
+    let (client, name) = (&console.state.client, &named.name);
+    let reason = fields.iter().find(|(key, _)| key == "reason").map_or("", |(_, text)| text.trim());
+    let asked = match still_holding(client, name, &fields).await {
+        Ok(shown) => client.revoke_claims(name, &shown, reason).await,
+        Err(error) => Err(error),
+    };
+    let asked = match asked {
         Ok(asked) => asked,
         Err(error) => {
             return refusal::page(&visit, status_of(&error), "Nobody was asked", &error.to_string());
@@ -92,11 +96,13 @@ pub(super) async fn revoke(
     };
     tracing::info!(lock = named.name, asked = asked.len(), "an operator asked for a release");
     console.watcher.refresh();
-    let name = &named.name;
     let content = html! {
-        div.head { h1 { @if asked.is_empty() { "Nobody to ask" } @else { "Asked to release" } } }
+        div.head { h1 { @if asked.is_empty() { "Nobody was asked" } @else { "Asked to release" } } }
         @if asked.is_empty() {
-            div.notice { p { (lock_link(name)) " is free: nobody holds it." } }
+            div.notice { p {
+                "The holders that were shown hold " (lock_link(name))
+                " no more. A holder that came later was not asked."
+            } }
         } @else {
             div.notice.good { p {
                 strong { (count(asked.len(), "holder", "holders")) " of " (visible(name)) " asked. " }
@@ -164,25 +170,34 @@ pub(super) async fn break_claims(
     State(console): State<Arc<Console>>,
     Query(named): Query<Named>,
     visit: Visit,
-    Form(fields): Form<Vec<(String, String)>>,
+    Form(fields): Form<Fields>,
 ) -> Response {
     if let Some(refused) = console.refusal(&visit) {
         return refused;
     }
-    let chosen: Vec<&str> =
-        fields.iter().filter(|(key, _)| key == "claim").map(|(_, tag)| tag.as_str()).collect();
-    let snapshot = match console.state.client.inspect(&named.name).await {
-        Ok(snapshot) => snapshot,
+    let to_end = match still_holding(&console.state.client, &named.name, &fields).await {
+        Ok(to_end) => to_end,
         Err(error) => {
             return refusal::page(&visit, status_of(&error), "Nothing was taken away", &error.to_string());
         }
     };
-    let to_end: Vec<ClaimInfo> =
-        snapshot.holders.into_iter().filter(|holder| chosen.contains(&holder.id.tag().as_str())).collect();
     let broken = end_claims(&console.state.client, &named.name, &to_end).await;
     tracing::info!(lock = named.name, broken = broken.claims.len(), "an operator broke claims");
     console.watcher.refresh();
     console.action_page(&visit, "Taken away", outcome(&named.name, &broken)).await
+}
+
+/// Returns the claims of a form that still hold the lock.
+///
+/// # Errors
+/// Of the store.
+async fn still_holding(client: &Client, name: &str, fields: &Fields) -> leasehold::Result<Vec<ClaimInfo>> {
+    let mut holders = client.inspect(name).await?.holders;
+    holders.retain(|holder| {
+        let tag = holder.id.tag();
+        fields.iter().any(|(key, value)| key == "claim" && *value == tag)
+    });
+    Ok(holders)
 }
 
 /// Says what was broken, what ended with it, and what failed.

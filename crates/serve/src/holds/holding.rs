@@ -1,8 +1,11 @@
 //! The time from the grant to the end: heartbeats, streams, losses, and the release.
 
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold::backend::Clock;
 use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
 use tokio::sync::oneshot;
@@ -10,11 +13,12 @@ use tokio::sync::oneshot;
 use super::command::{Answer, Ask, Command, Outlet, Party};
 use super::end::End;
 use super::hold_task::{HoldTask, pause_until};
+use super::proclaiming::Proclaiming;
 use super::request::{HeldLock, OnDisconnect};
 use super::shape::{EventShape, GrantShape};
 use super::stream::Stream;
 use super::validity::{kept_for, millis, valid_for};
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 
 /// The state of a lock while it is held.
 struct Holding<'a> {
@@ -35,6 +39,8 @@ struct Holding<'a> {
     was_cut: bool,
     revoked: Option<String>,
     is_closing: bool,
+    /// The new value of a leader that the store does not show yet. Other commands wait for its end.
+    proclaiming: Option<Proclaiming<'a>>,
 }
 
 /// Why it ends, and who waits for the release.
@@ -52,20 +58,27 @@ impl Ending {
 impl HoldTask {
     /// Keeps the lock until it ends, and releases it.
     pub(super) async fn keep(&mut self, held: HeldLock) {
-        let ending = Box::pin(Holding::new(self, &held).run()).await;
+        let ending = survived(Box::pin(async { Holding::new(self, &held).run().await })).await;
         self.finish(held, ending).await;
+    }
+
+    /// Returns the time for which the lock is kept after this end.
+    fn kept_after(&self, end: End) -> Duration {
+        // Writes of a client that has died may be under way, as after any loss.
+        let delay = self.request.lock_delay.unwrap_or_default();
+        match end {
+            End::Lost(HEARTBEAT_MISSED) => delay,
+            // No answer calls a lock valid for longer than its ttl.
+            End::Lost(FAILED) => self.ttl.saturating_add(delay),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Ends the claim at the store. Meanwhile the id answers that it has ended.
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
-        // Writes of a client that has died may be under way, as after any loss.
-        let delay = match end {
-            End::Lost(HEARTBEAT_MISSED) => self.request.lock_delay.unwrap_or_default(),
-            _ => Duration::ZERO,
-        };
-        let until = SystemClock.now().after(delay);
+        let until = SystemClock.now().after(self.kept_after(end));
         let mut releasing = pin!(async move {
             while SystemClock.now() < until {
                 pause_until(until).await;
@@ -100,6 +113,11 @@ impl HoldTask {
     }
 }
 
+/// Returns the end that the work finds; after a panic the lock is lost to its client, and is not dropped with the task.
+async fn survived(work: impl Future<Output = Ending>) -> Ending {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| Ending::of(End::Lost(FAILED)))
+}
+
 impl<'a> Holding<'a> {
     fn new(task: &'a mut HoldTask, held: &'a HeldLock) -> Holding<'a> {
         let now = SystemClock.now();
@@ -118,6 +136,7 @@ impl<'a> Holding<'a> {
             was_cut: false,
             revoked: None,
             is_closing: false,
+            proclaiming: None,
         };
         std::mem::take(&mut holding.task.parties).into_iter().for_each(|party| holding.welcome(party));
         holding
@@ -132,6 +151,10 @@ impl<'a> Holding<'a> {
         let mut revoked = pin!(guard.revoked());
         let mut closing = self.task.closing.clone();
         loop {
+            if self.proclaiming.is_some() {
+                // It is a sign of life, and those that come meanwhile wait for its end.
+                self.extend();
+            }
             if let Some(end) = self.over() {
                 return self.tell_end(end);
             }
@@ -141,9 +164,10 @@ impl<'a> Holding<'a> {
             tokio::select! {
                 biased;
                 _ = guard.changed(self.seen) => {}
-                command = self.task.commands.recv() => {
+                proclaimed = Proclaiming::over(&mut self.proclaiming) => self.answer_proclaimed(proclaimed),
+                command = self.task.commands.recv(), if self.proclaiming.is_none() => {
                     let Some(command) = command else { return Ending::of(End::Released) };
-                    if let Some(ending) = self.obey(command).await {
+                    if let Some(ending) = self.obey(command) {
                         return ending;
                     }
                 }
@@ -214,7 +238,7 @@ impl<'a> Holding<'a> {
     }
 
     /// Obeys a command. It reads the clock first: the command may have waited while the process was stopped.
-    async fn obey(&mut self, command: Command) -> Option<Ending> {
+    fn obey(&mut self, command: Command) -> Option<Ending> {
         if let Some(end) = self.over() {
             let ending = self.tell_end(end);
             return match command {
@@ -235,14 +259,7 @@ impl<'a> Holding<'a> {
             }
             Command::Look(ask) => self.answer(ask),
             Command::Proclaim(ask, value) => {
-                // It is a sign of life, and those that come meanwhile wait for its end.
-                self.extend();
-                let proclaimed = self.proclaim(&value).await;
-                self.extend();
-                match proclaimed {
-                    Ok(()) => self.answer(ask),
-                    Err(problem) => drop(ask.reply.send(Err(problem))),
-                }
+                self.proclaiming = Some(Proclaiming::begin(self.held, ask, value));
             }
             Command::Release(reply) => {
                 let ending = self.tell_end(End::Released);
@@ -282,17 +299,14 @@ impl<'a> Holding<'a> {
         self.is_wanted |= ask.reply.send(answer).is_ok();
     }
 
-    async fn proclaim(&self, value: &str) -> Result<(), Problem> {
-        let HeldLock::Leader(leadership) = self.held else {
-            return Err(Problem::invalid("only a leader has a value: acquire with mode \"leader\""));
-        };
-        // The loss of leadership ends it at once.
-        let proclaimed =
-            leadership.run(tokio::time::timeout(PROCLAIM_MAX, leadership.proclaim(value))).await?;
-        let late = || {
-            Problem::new(Code::OutcomeUnknown, "the store did not answer in time: the value may be visible")
-        };
-        Ok(proclaimed.map_err(|_| late())??)
+    /// Answers the request for a new value.
+    fn answer_proclaimed(&mut self, proclaimed: Result<(), Problem>) {
+        let Some(Proclaiming { ask, .. }) = self.proclaiming.take() else { return };
+        self.extend();
+        match proclaimed {
+            Ok(()) => self.answer(ask),
+            Err(problem) => drop(ask.reply.send(Err(problem))),
+        }
     }
 
     /// Returns the grant for a request that arrived then.
@@ -390,9 +404,20 @@ fn word(cause: LossCause) -> &'static str {
 const HEARTBEAT_MISSED: &str = "heartbeat-missed";
 /// The cause of a loss: the server ended.
 const CLOSED: &str = "closed";
+/// The cause of a loss: the task of the id panicked, which is a defect of the server.
+const FAILED: &str = "internal";
 /// The longest pause between two events of a stream, by which a client sees that it is still connected.
 const PING_MAX: Duration = Duration::from_secs(10);
-/// The time that the store has to show a new value.
-const PROCLAIM_MAX: Duration = Duration::from_secs(5);
 /// The pause between two looks at a lock that ends with this process.
 const CLOSING_LOOK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_ends_the_hold_and_does_not_drop_the_lock() {
+        let ending = survived(async { panic!("this is a test") }).now_or_never().unwrap();
+        assert_eq!(ending.end, End::Lost(FAILED));
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  mod (what requests call) ─▶ hold_task ─▶ holding      a task for each id: the wait, then the hold
-//!                        │                 └─▶ stream    its events to one client
+//!                        │                 └─▶ stream, proclaiming    its events to one client, a leader's new value
 //!                        └───▶ table, command            ids, and what is asked of a task
 //!                              request, shape, validity   values
 //! ```
@@ -14,6 +14,7 @@ mod command;
 mod end;
 mod hold_task;
 mod holding;
+mod proclaiming;
 mod request;
 mod shape;
 mod stream;

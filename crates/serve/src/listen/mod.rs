@@ -122,7 +122,8 @@ impl Server {
     /// Serves until `shutdown` is over. Then it takes no new locks, notifies holders, and waits until they have
     /// released, for the grace time at most; a second `shutdown` ends that wait.
     ///
-    /// Returns the number of locks that were still held. On a store with leases they stay until their leases end.
+    /// Returns the number of locks that were still held. On a store with leases they stay until their leases end, if
+    /// the process ends without dropping its runtime: the tasks that hold them would release them.
     pub async fn run(
         self,
         mut shutdown: impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,

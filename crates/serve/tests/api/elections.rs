@@ -1,5 +1,11 @@
 //! Elections: who leads, what it proclaims, and who is told.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
 use serde_json::json;
 
 use crate::support::{Served, id, until};
@@ -55,4 +61,36 @@ async fn load_balancer_finds_the_leader_only() {
     assert_eq!((other.status, other.body.as_str()), (503, "a:1\n"));
     served.release(&one).await.ok();
     until("the end", async || check("/leader/proxy").await.status == 503).await;
+}
+
+/// A store that is slow to show a value does not delay the signs of life of a stream, which keep the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_value_does_not_end_a_leader_that_has_only_a_stream() {
+    let memory = Arc::new(MemoryBackend::new());
+    let fault = Arc::new(Fault::over(memory.clone()));
+    let client = Client::builder().over(fault.clone()).unwrap();
+    let served = Served::between(client, Client::builder().over(memory).unwrap(), |_| {}).await;
+    let one = id();
+    let body = json!({ "name": "proxy", "mode": "leader", "value": "a:1", "ttl": "3s" });
+    let mut stream = served.stream(&one, "0", body).await;
+    stream.until("granted").await;
+    fault.set(Verb::Contend, Mode::LateReply(Duration::from_millis(2_500)));
+    let value = served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "a:2" }));
+    let mut shown = std::pin::pin!(value.send());
+    let mut signs = 0;
+    let reply = loop {
+        tokio::select! {
+            reply = &mut shown => break reply,
+            event = stream.event() => {
+                assert_eq!(event.expect("it is held")["event"], "valid");
+                signs += 1;
+            }
+        }
+    };
+    reply.ok();
+    assert!(signs > 0, "no sign of life in 2.5 s");
+    for _ in 0..4 {
+        assert_eq!(stream.event().await.expect("it is held")["event"], "valid");
+    }
+    assert_eq!(served.plain("GET", "/leader/proxy").send().await.body, "a:2\n");
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use leasehold::Client;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::child::ServerProcess;
 use crate::support::until;
@@ -68,4 +69,76 @@ async fn shell() {
         return leasehold_testkit::require::skip("curl", "it is not installed");
     }
     run("sh", "holder.sh", &["true"], &["sleep", "1000"]).await;
+}
+
+/// A holder in a shell whose program writes `ended` as its last act, a second after it was asked to end.
+struct Shell {
+    folder: tempfile::TempDir,
+    /// Ends with this.
+    _server: ServerProcess,
+    client: Client,
+    child: std::process::Child,
+}
+
+impl Shell {
+    /// Starts it, with these programs in the place of the usual ones, and waits for the grant.
+    async fn start(work: &str, curl: Option<&str>) -> Option<Shell> {
+        if Command::new("curl").arg("--version").output().is_err() {
+            leasehold_testkit::require::skip("curl", "it is not installed");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let store = format!("file://{}", folder.path().join("store").display());
+        let server = ServerProcess::start(&store, folder.path());
+        let client = Client::open(&store).await.unwrap();
+        let mut command = Command::new("sh");
+        command.arg(example("holder.sh")).args(["example", "sh", "-c", work]).current_dir(folder.path());
+        command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
+        command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+        if let Some(text) = curl {
+            let programs = folder.path().join("bin");
+            std::fs::create_dir(&programs).unwrap();
+            let path = std::env::var("PATH").unwrap();
+            let text = format!("#!/bin/sh\n{text}\nPATH='{path}' exec curl \"$@\"\n");
+            std::fs::write(programs.join("curl"), text).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(programs.join("curl"), mode).unwrap();
+            command.env("PATH", format!("{}:{path}", programs.display()));
+        }
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("granted "));
+        std::thread::spawn(move || lines.for_each(drop));
+        Some(Shell { folder, _server: server, client, child })
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.folder.path().join(file).exists()
+    }
+}
+
+/// The program of a holder that is ended is stopped, and has ended before another client is granted the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_shell_stops_its_program_before_the_lock_is_free() {
+    const WORK: &str = "trap 'sleep 1; touch ended; exit' TERM; touch begun; \
+                        i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done";
+    for signal in [Signal::TERM, Signal::KILL] {
+        let Some(mut shell) = Shell::start(WORK, None).await else { return };
+        until("the program", async || shell.has("begun")).await;
+        kill_process(Pid::from_child(&shell.child), signal).unwrap();
+        let _next = shell.client.mutex("example").lock().await.unwrap();
+        assert!(shell.has("ended"), "{signal:?}: the lock was free before the program had ended");
+        let code = shell.child.wait().unwrap().code();
+        assert_eq!(code, (signal == Signal::TERM).then_some(143));
+    }
+}
+
+/// A program that has ended does not hold the lock, even if no request to release is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn shell_whose_release_fails_leaves_the_lock() {
+    let curl = "case \" $* \" in *' DELETE '*) touch tried; exit 7 ;; esac";
+    let Some(mut shell) = Shell::start("sleep 1; exit 3", Some(curl)).await else { return };
+    let _next = shell.client.mutex("example").lock().await.unwrap();
+    assert!(shell.has("tried"));
+    assert_eq!(shell.child.wait().unwrap().code(), Some(3));
 }

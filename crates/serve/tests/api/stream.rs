@@ -116,6 +116,24 @@ async fn request_to_release_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn request_to_release_with_tags_is_for_those_claims() {
+    let served = Served::with(|config| config.allow_actions = true).await;
+    let (one, two) = (id(), id());
+    let old = served.lock(&one, "a").await["tag"].clone();
+    served.release(&one).await.ok();
+    let mut stream = served.stream(&two, "0", json!({ "name": "a" })).await;
+    let new = stream.until("granted").await["tag"].clone();
+    let ask = async |reason: &str, tags: serde_json::Value| {
+        let body = json!({ "reason": reason, "tags": tags });
+        served.request("POST", "/v1/locks/a/revoke").body(&body).send().await.ok()["asked"].clone()
+    };
+    assert_eq!(ask("of the old one", json!([old])).await, json!([]));
+    assert_eq!(ask("of none", json!([])).await, json!([]));
+    assert_eq!(ask("of this one", json!([old, new])).await[0]["tag"], new);
+    assert_eq!(stream.until("revoked").await["revoked"], "of this one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn stream_that_is_not_granted_ends_with_the_problem() {
     let served = Served::start().await;
     served.lock(&id(), "a").await;

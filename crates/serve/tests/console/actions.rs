@@ -68,6 +68,33 @@ async fn holder_that_listens_sees_the_reason_of_a_revocation() {
     assert_eq!(seen.await.unwrap().unwrap(), "<b>maintenance</b>");
 }
 
+/// The form of the page names the claims that it shows, and a request is for these alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_that_came_later_is_not_asked_to_release() {
+    let site = Site::start_with_actions().await;
+    let guard = held(&site).await;
+    let headers =
+        format!("origin: {}\r\ncookie: {}\r\naccept: text/html\r\n", site.origin, site.cookie().await);
+    let path = "/lock/revoke?name=stuck%2Flock";
+    let page = site.ask("GET", path, &headers, "").await.body;
+    let fields = page.split("name=\"claim\" value=\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let fields: String = fields.map(|tag| format!("&claim={tag}")).collect();
+    let form = format!("{headers}content-type: application/x-www-form-urlencoded\r\n");
+    let ask = async || site.ask("POST", path, &form, &format!("reason=maintenance{fields}")).await.body;
+    guard.release().await.unwrap();
+    let later = held(&site).await;
+    let answer = ask().await;
+    assert!(answer.contains("Nobody was asked"), "{answer}");
+    let seen = tokio::time::timeout(std::time::Duration::from_millis(500), later.revoked()).await;
+    assert!(seen.is_err(), "{seen:?}");
+    assert_eq!(fields, format!("&claim={}", guard_tag(&page)));
+}
+
+/// Returns the tag that a page shows to people.
+fn guard_tag(page: &str) -> &str {
+    page.split("tag <code>").nth(1).and_then(|rest| rest.split('<').next()).unwrap_or_default()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_without_actions_offers_none() {
     let site = Site::start().await;

@@ -44,12 +44,17 @@ impl Served {
 
     /// Serves the locks of this store.
     pub(crate) async fn over(url: &str, change: impl FnOnce(&mut Config)) -> Served {
+        let client = Client::builder().subscriber(leasehold_serve::subscriber()).open(url).await.unwrap();
+        Served::between(client, Client::open(url).await.unwrap(), change).await
+    }
+
+    /// Serves the locks of this client, whose store another client opens as well.
+    pub(crate) async fn between(client: Client, store: Client, change: impl FnOnce(&mut Config)) -> Served {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.token_file = Some(dir.path().join("token"));
         change(&mut config);
-        let client = Client::builder().subscriber(leasehold_serve::subscriber()).open(url).await.unwrap();
         let server = Server::bind(client, config).await.unwrap();
         let tcp = server.addresses().into_iter().find_map(|listen| match listen {
             Listen::Tcp(address) => Some(address),
@@ -68,7 +73,6 @@ impl Served {
                 }
             })
         }));
-        let store = Client::open(url).await.unwrap();
         Served { address: tcp.unwrap_or(([127, 0, 0, 1], 1).into()), token, store, folder: dir, stop, ended }
     }
 
