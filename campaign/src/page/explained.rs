@@ -26,6 +26,12 @@ pub(super) fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'
              It is 3 s since, because the engine waits two seconds for the last answer of a store that hangs.\n\
              The bounds are below.",
         ),
+        (Store::Etcd, 3, Found::Late) => Some(
+            "A leader of etcd 3.4.23 that was stopped and deposed ended leases that its successor had extended, up to 7 s after \
+             it continued.\n\
+             The page of etcd says so of these versions, and the fault that was recorded had ended before.\n\
+             It lasts until these revocations are over since.",
+        ),
         _ => None,
     }
 }
