@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 mod diagnose;
+mod doubts;
 pub(crate) mod inspect;
 mod registers;
 mod release;
@@ -23,6 +24,7 @@ use leasehold_core::{
 use redis::Value;
 
 use self::diagnose::diagnose;
+use self::doubts::Doubts;
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
@@ -57,6 +59,7 @@ pub struct RedisBackend {
     server: Server,
     profile: Profile,
     pub(crate) registers: RegisterPromise,
+    pub(crate) doubts: Doubts,
 }
 
 impl RedisBackend {
@@ -121,6 +124,7 @@ impl RedisBackend {
             servers,
             server,
             registers: registers::promise(&profile),
+            doubts: Doubts::default(),
             profile,
         }
     }

@@ -12,7 +12,8 @@ use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
 use leasehold_backend::changes::until_changed;
 use leasehold_backend::random;
 use leasehold_core::{
-    Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, WaitMode,
+    Effect, Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
+    WaitMode,
 };
 use redis::Value;
 use tokio::sync::Mutex;
@@ -35,6 +36,26 @@ impl RedisBackend {
         let args = std::iter::once(keys.hashed_name.clone()).chain(args).collect();
         Request { script, keys: vec![keys.key("value")], args, confirm: None }
     }
+
+    /// Runs a request for a register. After a write of this client that was not confirmed, any answer has to be: that
+    /// write may be what is found.
+    async fn run_confirmed(
+        &self,
+        at: &Resource,
+        keys: &Keys,
+        mut request: Request,
+    ) -> Result<Value, Failure> {
+        let doubt = self.doubts.of(at);
+        if doubt.is_some() {
+            request.confirm = self.confirm(|_| true);
+            request.keys.push(keys.key("confirm"));
+        }
+        let answer = self.servers.run(&request, self.config.timeout).await?;
+        if let Some(doubt) = doubt {
+            self.doubts.end(at, doubt);
+        }
+        Ok(answer)
+    }
 }
 
 #[async_trait]
@@ -46,7 +67,7 @@ impl Registers for RedisBackend {
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
         let keys = Keys::of(&self.config.prefix, at);
         let request = self.request(&scripts::READ_REGISTER, &keys, Vec::new());
-        registered(self.servers.run(&request, self.config.timeout).await?)
+        registered(self.run_confirmed(at, &keys, request).await?)
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
@@ -61,10 +82,13 @@ impl Registers for RedisBackend {
         let args =
             vec![seen.as_str().to_owned(), stamp.clone(), keep.to_string(), value, self.wake_channel(&keys)];
         let mut request = self.request(&scripts::SWAP_REGISTER, &keys, args);
-        // Also that another state was found: it may be of an earlier attempt, which too few replicas confirmed.
-        request.confirm = self.confirm(|answer| matches!(answer, Value::Int(_)));
-        request.keys.extend(request.confirm.map(|_| keys.key("confirm")));
-        let done = reply::existed(self.servers.run(&request, self.config.timeout).await?)?;
+        request.confirm = self.confirm(|answer| *answer == Value::Int(1));
+        let answer = self.run_confirmed(at, &keys, request).await;
+        if self.config.replicas > 0 && answer.as_ref().is_err_and(|failure| failure.effect == Effect::Unknown)
+        {
+            self.doubts.begin(at);
+        }
+        let done = reply::existed(answer?)?;
         Ok(done.then_some(Stamp::new(stamp)))
     }
 

@@ -229,8 +229,8 @@ async fn behind_a_proxy_that_refuses_and_shards() {
     let directory = Directory::create("nutcracker").unwrap();
     let named: String = servers.iter().map(|server| format!("   - {}:1\n", server.addr())).collect();
     let text = format!(
-        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n  servers:\n\
-         {named}",
+        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n\
+         \x20 servers:\n{named}",
         port.addr()
     );
     let config = directory.path().join("nutcracker.yml");

@@ -2,6 +2,11 @@
 --
 -- The writer draws the stamp. The name is empty unless the keys carry only its hash.
 
+-- Writes a key, if one is given, for the sake of replicas: they confirm what was written over the same connection.
+local function write_for_replicas(key)
+  if key then redis.call('SET', key, '', 'PX', 1) end
+end
+
 -- Returns the register, nil if absent, or an error if it is not ours or of another name.
 local function read_register(key, name)
   local stored = redis.call('GET', key)

@@ -1,6 +1,6 @@
 -- Writes or removes a register if it still has the stamp that was seen.
 --
--- KEYS  value, and one that is written where replicas have to confirm that nothing was done
+-- KEYS  value, and one to write where replicas have to confirm what is found
 -- ARGV  name seen stamp keep value channel
 --   name     of the resource if its keys carry only a hash, else empty
 --   seen     the stamp that was seen, empty if there was none
@@ -17,8 +17,7 @@ if stamp ~= '' and present == stamp then return 1 end
 if present ~= seen then
   local refused = refuse_as_replica(KEYS[1])
   if refused then return refused end
-  -- An earlier attempt over another connection may have changed it. Replicas confirm what was written over this one.
-  if KEYS[2] then redis.call('SET', KEYS[2], '', 'PX', 1) end
+  write_for_replicas(KEYS[2])
   return 0
 end
 
