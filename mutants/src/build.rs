@@ -41,12 +41,23 @@ pub(crate) fn build(root: &Path, area: &Area, files: &[String], target: &Path) -
     // The packages of the copies are built apart, and what they depend on once.
     let workspace = Workspace { copy: target.join("trees").join(area.name), target: target.join("build") };
     let all = sources::all(root)?;
+    let list = target.join(format!("{}.refused", area.name));
     let mut refused = BTreeSet::new();
+    if let Ok(kept) = std::fs::read_to_string(&list) {
+        let kept = kept.lines().map(str::to_owned).collect();
+        // Else the compiler decides anew about changed code.
+        if copy::has(&workspace.copy, &Sources::read(root, area, files, &kept)?.texts()) {
+            refused = kept;
+        }
+    }
     loop {
         let sources = Sources::read(root, area, files, &refused)?;
         copy::write(root, &workspace.copy, &all, &sources.texts())?;
         let errors = workspace.check(area)?;
         if errors.is_empty() {
+            let lines = refused.iter().map(|name| format!("{name}\n"));
+            std::fs::write(&list, lines.collect::<String>())
+                .map_err(|error| format!("{}: {error}", list.display()))?;
             let programs = workspace.programs(area)?;
             return Ok(Built { mutants: sources.mutants, refused, programs });
         }

@@ -34,6 +34,13 @@ pub(crate) fn write(
     remove_others(to, to, &files.iter().map(PathBuf::as_path).collect())
 }
 
+/// Returns `true` if a copy has these texts already.
+pub(crate) fn has(copy: &Path, changed: &BTreeMap<PathBuf, String>) -> bool {
+    changed
+        .iter()
+        .all(|(file, text)| std::fs::read_to_string(copy.join(file)).is_ok_and(|present| present == *text))
+}
+
 /// Removes the files of a copy that are no part of it any more: cargo finds programs by their files.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<&Path>) -> Result<(), String> {
     let broken = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -63,6 +70,8 @@ mod tests {
         write(from.path(), to.path(), &files, &changed).unwrap();
         let read = |file: &str| std::fs::read_to_string(to.path().join(file)).unwrap();
         assert_eq!((&*read("a/x.rs"), &*read("y.rs")), ("x", "changed"));
+        assert!(has(to.path(), &changed));
+        assert!(!has(to.path(), &BTreeMap::from([(PathBuf::from("y.rs"), "y".to_owned())])));
         assert_eq!(std::fs::read_to_string(from.path().join("y.rs")).unwrap(), "y");
 
         let time = || std::fs::metadata(to.path().join("y.rs")).unwrap().modified().unwrap();

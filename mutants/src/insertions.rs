@@ -111,7 +111,8 @@ impl Changed {
     }
 
     /// Returns the mutants that the compiler refuses with an error there: the one whose code it is in; or else those
-    /// that are enclosed by it; or else those that enclose it most closely.
+    /// that are enclosed by it; or else those that enclose it most closely; or else those of the last part before it,
+    /// since a statement that is left out may have ended a borrow.
     pub(crate) fn blame(&self, error: &Range<usize>) -> Vec<usize> {
         let is_in =
             |inner: &Range<usize>, outer: &Range<usize>| outer.start <= inner.start && inner.end <= outer.end;
@@ -128,7 +129,10 @@ impl Changed {
             return inside;
         }
         let around = self.enclosed.iter().filter(|(part, _)| is_in(error, part));
-        around.min_by_key(|(part, _)| part.len()).map(|(_, mutants)| mutants.clone()).unwrap_or_default()
+        let before = self.enclosed.iter().filter(|(part, _)| part.end <= error.start);
+        let blamed =
+            around.min_by_key(|(part, _)| part.len()).or_else(|| before.max_by_key(|(part, _)| part.end));
+        blamed.map(|(_, mutants)| mutants.clone()).unwrap_or_default()
     }
 }
 
@@ -171,6 +175,8 @@ mod tests {
         assert_eq!(blame("b"), [1]);
         assert_eq!(blame("(2? y : a) + b"), [2]);
         assert_eq!(blame("3"), [3]);
-        assert_eq!(blame(";"), [0; 0]);
+        // Behind both, and before the last one.
+        assert_eq!(blame(";"), [1]);
+        assert_eq!(Changed::new("a", &[]).blame(&(0..1)), [0; 0]);
     }
 }

@@ -100,28 +100,30 @@ impl<'a> Judges<'a> {
         Err(format!("These tests fail without any change, and judge none: mend that first.\n{names}"))
     }
 
-    /// Tries these mutants until the time is over, and passes each outcome on.
+    /// Tries these mutants until the time is over, and passes each outcome on. The tests of one of them are those that
+    /// take no longer than `budget` without it.
     pub(crate) fn try_all(
         &self,
         mutants: &[usize],
+        budget: Duration,
         until: Option<Instant>,
         note: impl Fn(usize, Outcome) + Sync,
     ) -> Result<(), String> {
         on_all_cores(mutants.iter().copied(), |number| {
             if until.is_none_or(|until| Instant::now() < until) {
-                note(number, self.judge(number)?);
+                note(number, self.judge(number, budget)?);
             }
             Ok(())
         })?;
         Ok(())
     }
 
-    fn judge(&self, number: usize) -> Result<Outcome, String> {
+    fn judge(&self, number: usize, budget: Duration) -> Result<Outcome, String> {
         let reaching = self.reaching.get(&number).map_or(&[][..], Vec::as_slice);
         if reaching.is_empty() {
             return Ok(Outcome::Unreached);
         }
-        let tests = within(reaching, BUDGET);
+        let tests = within(reaching, budget);
         let (mut rest, mut size) = (tests, FIRST);
         while !rest.is_empty() {
             let (portion, behind) = rest.split_at(size.min(rest.len()));
@@ -234,8 +236,6 @@ fn on_all_cores<T: Send, R: Send>(
 
 /// The longest that a test may take without a mutant.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What all tests of one mutant may take, in the time that they take without it.
-const BUDGET: Duration = Duration::from_secs(60);
 /// The number of tests that run first. Most mutants die soon, so the fastest tests run before the others, and each
 /// portion is twice as large as the one before.
 const FIRST: usize = 8;
@@ -270,7 +270,7 @@ mod tests {
             failing: Vec::new(),
             temporary: folder.path().to_owned(),
         };
-        judges.judge(7).unwrap()
+        judges.judge(7, Duration::from_secs(60)).unwrap()
     }
 
     #[test]

@@ -32,6 +32,7 @@ Areas: core, engine, cell, sessions, quorum; all without one.
   --part K/N     the part K of N of each area
   --limit N      so many of each area, at equal distances
   --minutes M    no further change once the time is over, for each area
+  --seconds S    for each change those tests that together take so long without it, the fastest first; 60 without it
   --continue     without those that were killed or hung before
 ";
 
@@ -43,6 +44,7 @@ struct Request {
     part: Option<(usize, usize)>,
     limit: Option<usize>,
     minutes: Option<u64>,
+    seconds: Option<u64>,
     keeps_killed: bool,
     list: bool,
 }
@@ -63,6 +65,9 @@ impl Request {
                 "--limit" => request.limit = Some(value()?.parse().map_err(|_| "--limit wants a number.")?),
                 "--minutes" => {
                     request.minutes = Some(value()?.parse().map_err(|_| "--minutes wants a number.")?);
+                }
+                "--seconds" => {
+                    request.seconds = Some(value()?.parse().map_err(|_| "--seconds wants a number.")?);
                 }
                 option if option.starts_with('-') => return Err(format!("`{option}` is not an option.")),
                 name => request.areas.push(areas::named(name)?),
@@ -152,7 +157,9 @@ fn work(root: &Path, area: &'static Area, request: &Request) -> Result<Vec<Strin
     let judges = Judges::find(&built, &target.join(format!("{}.reached", area.name)), temporary.path())?;
     println!("{}: what the tests reach was found in {:.0} s", area.name, begin.elapsed().as_secs_f64());
     let until = request.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    judges.try_all(&chosen, until, |number, outcome| results.note(&built.mutants[number], &outcome))?;
+    let budget = Duration::from_secs(request.seconds.unwrap_or(60));
+    judges
+        .try_all(&chosen, budget, until, |number, outcome| results.note(&built.mutants[number], &outcome))?;
     let open = results.close(area.name, built.refused.len(), root)?;
     judges.check()?;
     Ok(open)
@@ -179,9 +186,21 @@ mod tests {
         let all = Request::parse(&[]).unwrap();
         assert_eq!(all.areas.len(), AREAS.len());
         assert_eq!(all.choose(3), [0, 1, 2]);
-        let words = ["core", "--part", "2/5", "--minutes", "7", "--file", "ledger", "--continue", "--list"];
+        let words = [
+            "core",
+            "--part",
+            "2/5",
+            "--minutes",
+            "7",
+            "--seconds",
+            "9",
+            "--file",
+            "ledger",
+            "--continue",
+            "--list",
+        ];
         let request = Request::parse(&words).unwrap();
-        assert_eq!((request.part, request.minutes), (Some((2, 5)), Some(7)));
+        assert_eq!((request.part, request.minutes, request.seconds), (Some((2, 5)), Some(7), Some(9)));
         assert_eq!((request.areas[0].name, &*request.files), ("core", &["ledger".to_owned()][..]));
         assert!(request.keeps_killed && request.list);
         for wrong in [&["all"][..], &["--all"], &["--part", "0/3"], &["--part", "4/3"], &["--limit"]] {

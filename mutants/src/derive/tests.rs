@@ -198,6 +198,7 @@ fn what_the_compiler_evaluates_and_macros_and_tests_are_not_changed() {
         "fn f() -> E { g::<{ 1 + 1 }>() }",
         "fn f() -> E { match x { 1..=2 => a, A | B => b } }",
         "fn f() -> E { g!(a < b) }",
+        "fn f() -> E { !mutant!(\"a name\") }",
         "macro_rules! f { () => { fn g() -> bool { a < b } } }",
         "#[cfg(test)] fn f() -> bool { a < b }",
         "#[cfg(test)] mod tests { fn f() -> bool { a < b } }",
