@@ -11,6 +11,8 @@ pub(crate) struct Area {
     pub(crate) features: &'static [&'static str],
     /// The layers of the crate, as paths below its sources without their end; empty for all.
     pub(crate) layers: &'static [&'static str],
+    /// Those below them that do not belong to the area.
+    pub(crate) without: &'static [&'static str],
     pub(crate) judges: &'static [Judge],
 }
 
@@ -34,6 +36,7 @@ pub(crate) const AREAS: &[Area] = &[
         package: "leasehold-core",
         features: &["--features=serde"],
         layers: &[],
+        without: &[],
         judges: &[Judge {
             package: "leasehold-core",
             programs: &["--features=serde", "--lib"],
@@ -48,6 +51,7 @@ pub(crate) const AREAS: &[Area] = &[
         package: "leasehold",
         features: &["--features=blocking"],
         layers: &["engine"],
+        without: &[],
         judges: &[Judge {
             package: "leasehold",
             programs: &["--lib", "--test=it", "--test=engine_*"],
@@ -62,6 +66,8 @@ pub(crate) const AREAS: &[Area] = &[
         package: "leasehold-backend",
         features: &["--features=connection,laws,session"],
         layers: &["cell", "connection"],
+        // The laws are tests, and other libraries' locks are judged by the tests of their stores.
+        without: &["cell/laws", "cell/compat"],
         judges: &[Judge {
             package: "leasehold-backend",
             programs: &["--features=connection,laws,session", "--lib", "--test=cell", "--test=connection"],
@@ -75,6 +81,7 @@ pub(crate) const AREAS: &[Area] = &[
         package: "leasehold-backend",
         features: &["--features=connection,laws,session"],
         layers: &["session"],
+        without: &[],
         judges: &[Judge {
             package: "leasehold-backend",
             programs: &["--features=connection,laws,session", "--lib", "--test=session"],
@@ -88,6 +95,7 @@ pub(crate) const AREAS: &[Area] = &[
         package: "leasehold",
         features: &["--features=blocking"],
         layers: &["layer/quorum"],
+        without: &[],
         judges: &[
             Judge {
                 package: "leasehold",
@@ -113,7 +121,8 @@ impl Area {
 
     /// Returns `true` if a file of the crate belongs to the area.
     pub(crate) fn contains(&self, file: &str) -> bool {
-        self.layers.is_empty() || self.layers.iter().any(|layer| self.has_in(layer, file))
+        let is_in = |layers: &[&str]| layers.iter().any(|layer| self.has_in(layer, file));
+        (self.layers.is_empty() || is_in(self.layers)) && !is_in(self.without)
     }
 
     /// Returns `true` if a file of the crate belongs to a layer: the file of its name, and all in its folder.
@@ -153,6 +162,9 @@ mod tests {
         assert!(!engine.contains("crates/leasehold/src/engines.rs"));
         assert!(!engine.contains("crates/leasehold/src/layer/quorum.rs"));
         assert!(named("core").unwrap().contains("crates/core/src/ledger.rs"));
+        let cell = named("cell").unwrap();
+        assert!(cell.contains("crates/backend/src/cell/list.rs"));
+        assert!(!cell.contains("crates/backend/src/cell/laws.rs"));
         assert!(named("all").unwrap_err().contains("sessions, quorum"));
     }
 
@@ -160,7 +172,7 @@ mod tests {
     fn every_area_has_files() {
         for area in AREAS {
             let files = crate::sources::below(&crate::root(), &area.root()).unwrap();
-            for layer in area.layers {
+            for layer in area.layers.iter().chain(area.without) {
                 assert!(files.iter().any(|file| area.has_in(layer, file)), "{}: {layer}", area.name);
             }
         }

@@ -239,7 +239,7 @@ fn program(message: &Value, judge: &'static Judge) -> Option<Program> {
 
 /// The text of the module that says which mutant is on.
 const SWITCH: &str = include_str!("switch.rs");
-/// What a crate with mutants is allowed: code behind a `return`, an overflow that is visible, parentheses.
+/// The lints that a crate with mutants may break: code behind a `return`, an overflow that is visible, parentheses.
 const ALLOW: &str = "#![allow(warnings, arithmetic_overflow, unconditional_panic)] ";
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub(crate) fn has(copy: &Path, changed: &BTreeMap<PathBuf, String>) -> bool {
         .all(|(file, text)| std::fs::read_to_string(copy.join(file)).is_ok_and(|present| present == *text))
 }
 
-/// Removes the files of a copy that are no part of it any more: cargo finds programs by their files.
+/// Removes the files of a copy that do not belong to it any more: cargo finds programs by their files.
 fn remove_others(copy: &Path, folder: &Path, files: &BTreeSet<&Path>) -> Result<(), String> {
     let broken = |error: std::io::Error| format!("{}: {error}", folder.display());
     for entry in std::fs::read_dir(folder).map_err(broken)? {

@@ -1,6 +1,6 @@
 //! The mutants of one file: small changes of its functions, and the text that contains all of them.
 //!
-//! What is changed:
+//! It changes:
 //!
 //! - comparisons, `&&` and `||`, arithmetic, and `!`,
 //! - the conditions of `if` and `while`, and the guards of matches: always true or always false,
@@ -8,8 +8,8 @@
 //! - calls and assignments that are statements: left out,
 //! - functions: they return a fixed value of their type at once.
 //!
-//! What is never changed: what the compiler evaluates (constants, statics, `const fn`, lengths of arrays), patterns,
-//! types, what a macro is called with, `Debug`, and what is compiled for tests alone.
+//! It never changes what the compiler evaluates (constants, statics, `const fn`, lengths of arrays), patterns, types,
+//! the arguments of macros, `Debug`, and what is compiled for tests alone.
 //!
 //! Each change is a branch beside the original, as in `(if on(7) { (a) <= (b) } else { a < b })`. So a file is
 //! changed by insertions alone, each on one line: line numbers stay what they are.
@@ -86,7 +86,7 @@ struct Deriver<'a> {
     refused: &'a BTreeSet<String>,
     /// The types and functions around what is visited.
     place: Vec<String>,
-    /// How often each name was given.
+    /// The number of times that each name was given.
     seen: HashMap<String, usize>,
     /// Variables that are declared without a value. The compiler refuses to leave out what sets them.
     unset: BTreeSet<String>,
@@ -141,7 +141,7 @@ impl Deriver<'_> {
     /// Visits a condition, which may be always true or always false instead.
     fn condition(&mut self, condition: &Expr, variants: &[(&str, String)]) {
         let is_plain = match condition {
-            // They have mutants of their own, or are not what stands there.
+            // They have mutants of their own, or are expanded to something else.
             Expr::Binary(_) | Expr::Let(_) | Expr::Lit(_) | Expr::Macro(_) => false,
             Expr::Unary(unary) => !matches!(unary.op, UnOp::Not(_)),
             _ => true,
@@ -227,7 +227,7 @@ impl<'ast> Visit<'ast> for Deriver<'_> {
         }
     }
 
-    // The compiler evaluates them, or they are no expressions.
+    // The compiler evaluates them, or they are not expressions.
     fn visit_item_const(&mut self, _: &'ast syn::ItemConst) {}
     fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
     fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
@@ -341,7 +341,7 @@ impl<'ast> Visit<'ast> for Deriver<'_> {
     }
 }
 
-/// Returns the part of the file that something stands in.
+/// Returns the part of the file that has something.
 fn range(node: &impl Spanned) -> Range<usize> {
     node.span().byte_range()
 }

@@ -71,7 +71,7 @@ pub(crate) struct Changed {
     pub(crate) text: String,
     /// The code of single mutants.
     own: Vec<(Range<usize>, usize)>,
-    /// What is enclosed for some mutants.
+    /// The parts that are enclosed for some mutants.
     enclosed: Vec<(Range<usize>, Vec<usize>)>,
 }
 

@@ -57,7 +57,7 @@ impl Run {
     }
 }
 
-/// What is known of the tests of some programs.
+/// The tests of some programs, by what they reach.
 pub(crate) struct Judges<'a> {
     programs: &'a [Program],
     /// The tests that reach each mutant, the fastest first.

@@ -36,7 +36,7 @@ Areas: core, engine, cell, sessions, quorum; all without one.
   --continue     without those that were killed or hung before
 ";
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, Default)]
 struct Request {
     areas: Vec<&'static Area>,

@@ -88,7 +88,7 @@ fn a_condition_is_always_true_or_always_false() {
     );
     // One that is always true would hang.
     assert_eq!(derived("fn f() -> E { while a.is_empty() { x } }").0, ["f: always false: a.is_empty()"]);
-    // They have changes of their own, or are no choice.
+    // They have changes of their own, or leave nothing to choose.
     assert_eq!(names_of_condition("a == b"), ["f: == becomes !=: a == b"]);
     assert_eq!(names_of_condition("!a"), ["f: ! left out: !a"]);
     for none in ["true", "let Some(x) = y", "matches!(a, b)"] {
@@ -126,7 +126,7 @@ fn calls_and_assignments_are_left_out() {
     let (names, changed) = derived("fn f() -> E { g(a)?; b.h().await; c = 1; d += 2; x }");
     assert_eq!(names, ["g(a)?", "b.h().await", "c = 1", "d += 2"].map(|code| format!("f: left out: {code}")));
     assert!(changed.contains("if !on(1) { g(a)?; } if !on(2) { b.h().await; }"), "{changed}");
-    // A variable needs a value, `drop` is what happens anyway, a macro and a return are no calls, and a value is used.
+    // A variable needs a value, `drop` is what happens anyway, neither a macro nor a return is a call, and a value is used.
     for none in [
         "let a; a = 1; x",
         "let a: u8; a = 1; x",
@@ -181,7 +181,7 @@ fn a_name_has_the_type_and_a_number_if_it_is_not_the_only_one() {
 }
 
 #[test]
-fn what_the_compiler_evaluates_and_macros_and_tests_are_not_changed() {
+fn constants_macros_and_tests_are_not_changed() {
     for text in [
         "const A: bool = 1 < 2;",
         "static A: bool = 1 < 2;",
