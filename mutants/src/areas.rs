@@ -41,8 +41,7 @@ pub(crate) const AREAS: &[Area] = &[
             package: "leasehold-core",
             programs: &["--features=serde", "--lib"],
             only: &[],
-            // They take longer than all others together.
-            without: &["dead_waiter_costs", "full_queue_is_reported"],
+            without: &[],
         }],
     },
     Area {

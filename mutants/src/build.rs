@@ -38,10 +38,11 @@ pub(crate) fn mutants(root: &Path, area: &Area, files: &[String]) -> Result<Vec<
 
 /// Builds them in a copy of the workspace below `target`.
 pub(crate) fn build(root: &Path, area: &Area, files: &[String], target: &Path) -> Result<Built, String> {
-    // The packages of the copies are built apart, and what they depend on once.
-    let workspace = Workspace { copy: target.join("trees").join(area.name), target: target.join("build") };
+    // Cargo takes the same package of two workspaces for one, so each area has a folder of its own.
+    let target = target.join(area.name);
+    let workspace = Workspace { copy: target.join("tree"), target: target.join("build") };
     let all = sources::all(root)?;
-    let list = target.join(format!("{}.refused", area.name));
+    let list = target.join("refused");
     let mut refused = BTreeSet::new();
     if let Ok(kept) = std::fs::read_to_string(&list) {
         let kept = kept.lines().map(str::to_owned).collect();

@@ -146,7 +146,7 @@ fn work(root: &Path, area: &'static Area, request: &Request) -> Result<Vec<Strin
         built.mutants.len(),
         begin.elapsed().as_secs_f64()
     );
-    let results = Results::new(target.join(format!("{}.txt", area.name)), request.keeps_killed);
+    let results = Results::new(target.join(area.name).join("results"), request.keeps_killed);
     let mut chosen = request.choose(built.mutants.len());
     chosen.retain(|number| !results.is_seen(&built.mutants[*number].name));
     if chosen.is_empty() {
@@ -154,7 +154,7 @@ fn work(root: &Path, area: &'static Area, request: &Request) -> Result<Vec<Strin
     }
     let temporary = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
     let begin = Instant::now();
-    let judges = Judges::find(&built, &target.join(format!("{}.reached", area.name)), temporary.path())?;
+    let judges = Judges::find(&built, &target.join(area.name).join("reached"), temporary.path())?;
     println!("{}: what the tests reach was found in {:.0} s", area.name, begin.elapsed().as_secs_f64());
     let until = request.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let budget = Duration::from_secs(request.seconds.unwrap_or(60));
