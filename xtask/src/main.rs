@@ -61,9 +61,8 @@ Chores:
   fuzz [TARGET ...]     searches for inputs that parsers do not survive, one target after the other: all, or those
                         whose names contain one of these words. --minutes M for each, 1 without it; --list
                         shows them. `test` tries a fixed number for each
-  mutants [AREA ...]    whether tests see small changes of core, engine, cell and quorum, by cargo-mutants; it takes
-                        hours. --list shows the changes, --file PATTERN those of some files of an area, --part K/N
-                        tries a part of all, --minutes M ends each area then, --continue leaves out what was killed
+  mutants [AREA ...]    whether tests see small changes of core, engine, cell, sessions and quorum, all of an area in
+                        one program; `mutants --help`
   lua-mutants [options] whether tests see small changes of the scripts of the Redis backend; --list shows the
                         changes, --file NAME those of one script, --limit N tries so many of them, --quick a few,
                         --part K/N a part of all, --minutes M no more than that time allows
@@ -88,7 +87,7 @@ enum Chore {
     Help,
     LuaMutants(lua_mutants::Request),
     Matrix(matrix::Request),
-    Mutants(mutants::Request),
+    Mutants(Vec<String>),
     Servers(versions::Request),
     Test(Vec<&'static test::Step>),
     /// The tests of some crates, by the names of their folders.
@@ -118,7 +117,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(request) => fuzz::run(&root(), &request),
         Chore::LuaMutants(request) => lua_mutants::run(&root(), &request),
         Chore::Matrix(request) => matrix::run(&root(), &request),
-        Chore::Mutants(request) => mutants::run(&root(), &request),
+        Chore::Mutants(arguments) => mutants::run(&root(), &arguments),
         Chore::Servers(request) => versions::run(&target(&root()), &request),
         Chore::Test(steps) => test::run(&root(), &steps),
         Chore::TestCrates(folders) => test::run_crates(&root(), &folders),
@@ -145,6 +144,11 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
     {
         return Ok(Chore::Campaign(options.to_vec()));
     }
+    if let [chore, options @ ..] = arguments
+        && chore == "mutants"
+    {
+        return Ok(Chore::Mutants(options.to_vec()));
+    }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
@@ -156,7 +160,6 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         ["fuzz", words @ ..] => fuzz::Request::parse(words).map(Chore::Fuzz),
         ["lua-mutants", options @ ..] => lua_mutants::Request::parse(options).map(Chore::LuaMutants),
         ["matrix", options @ ..] => matrix::Request::parse(options).map(Chore::Matrix),
-        ["mutants", words @ ..] => mutants::Request::parse(words).map(Chore::Mutants),
         ["servers", words @ ..] => versions::Request::parse(words).map(Chore::Servers),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
@@ -244,6 +247,14 @@ mod tests {
         match parsed("campaign run --store redis --help") {
             Ok(Chore::Campaign(options)) => assert_eq!(options, ["run", "--store", "redis", "--help"]),
             other => panic!("expected the chore `campaign`, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn mutants_passes_its_options_on() {
+        match parsed("mutants core --limit 3 --help") {
+            Ok(Chore::Mutants(options)) => assert_eq!(options, ["core", "--limit", "3", "--help"]),
+            other => panic!("expected the chore `mutants`, got {other:?}"),
         }
     }
 

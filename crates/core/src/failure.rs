@@ -114,6 +114,12 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_away_may_come_back() {
+        assert!(Failure::unavailable("no route").is_transient());
+        assert!(!Failure::new(FailureKind::Invalid, Effect::None, "no name").is_transient());
+    }
+
+    #[test]
     fn cause_is_for_programs_and_is_not_printed_again() {
         let failure = Failure::unanswered("no reply (reset)").because(std::io::Error::other("reset"));
         assert_eq!(failure.cause().map(ToString::to_string), Some("reset".to_owned()));

@@ -87,6 +87,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_finding_says_what_it_means_and_what_to_do() {
+        let finding =
+            Finding::new("keys", Severity::Risk, "keys may go").meaning("two may hold").advice("keep them");
+        assert_eq!((&*finding.meaning, &*finding.advice), ("two may hold", "keep them"));
+    }
+
+    #[test]
     fn severities_are_ordered_from_good_to_broken() {
         use Severity::{Broken, Good, Notice, Risk, Unknown};
         let worst = [Notice, Risk, Good, Unknown].into_iter().max();

@@ -63,6 +63,8 @@ mod tests {
         let cut = Note::clipped(&long);
         assert_eq!(cut.as_str().len(), 1024);
         assert!(cut.as_str().chars().all(|c| c == 'é'));
+        // The limit is within a character.
+        assert_eq!(Note::clipped(&format!("x{long}")).as_str().len(), 1023);
         assert_eq!(Note::clipped("short").as_str(), "short");
     }
 }

@@ -105,4 +105,18 @@ mod tests {
         assert!(patience.is_ended());
         assert!(Patience::none(clock).is_ended());
     }
+
+    #[test]
+    fn a_backend_sees_the_deadline_and_the_end_of_a_wait() {
+        let clock = Arc::new(ManualClock::new());
+        let deadline = Moment::from_millis(5);
+        assert_eq!(Patience::until(clock.clone(), deadline).deadline(), Some(deadline));
+        let patience = Patience::unlimited(clock);
+        assert_eq!(patience.deadline(), None);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut ended = std::pin::pin!(patience.ended());
+        assert!(ended.as_mut().poll(&mut context).is_pending());
+        patience.end();
+        assert!(ended.as_mut().poll(&mut context).is_ready());
+    }
 }

@@ -362,6 +362,8 @@ mod tests {
         assert!(weak().fences(FenceGrade::BestEffort).is_ok());
         assert!(weak().keeps(Durability::Strict).is_err());
         assert!(weak().shows(100).is_ok() && weak().shows(101).is_err());
+        assert!(weak().announces_waits().is_err());
+        assert!(weak().note_max(Note::MAX_BYTES).announces_waits().is_ok());
         let error = weak().fences(FenceGrade::Strict).unwrap_err().to_string();
         assert_eq!(
             error,

@@ -85,7 +85,9 @@ impl Role {
             ["crates", "backend"] => Some(Self::Support),
             ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
-            ["campaign" | "tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),
+            ["campaign" | "mutants" | "tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => {
+                Some(Self::Free)
+            }
             _ => None,
         }
     }

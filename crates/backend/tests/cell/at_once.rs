@@ -178,6 +178,16 @@ async fn releases_of_many_claims_are_left_to_go_together() {
     assert!(matches!(release_now(&client, &held[1]), Some(Release::Freed)));
 }
 
+#[tokio::test]
+async fn claims_that_were_released_at_once_do_not_count_among_many() {
+    let client = client(&Store::new()).await;
+    for _ in 0..200 {
+        let held = claim("r", LONG);
+        granted(&client, &held);
+        assert!(matches!(release_now(&client, &held), Some(Release::Freed)));
+    }
+}
+
 /// As those of a rate limit, which are left to their leases.
 #[tokio::test]
 async fn claims_that_end_by_themselves_do_not_count_among_many() {

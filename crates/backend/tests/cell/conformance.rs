@@ -7,7 +7,7 @@ use leasehold_backend::cell::ClockSource;
 use leasehold_conformance::Subject;
 use leasehold_core::{Backend, QueueOrder, WaitMode};
 
-use crate::store::{Faults, Kind, Store};
+use crate::store::{Faults, Kind, Store, TABLE};
 
 struct Subjected(Arc<Store>, Kind, Faults);
 
@@ -52,4 +52,11 @@ mod losing_every_fifth_race {
         QueueOrder::Unordered,
         Faults { lost_races: 200, ..Faults::default() },
     ));
+}
+
+/// The laws of registers and of transfers are for the backends that say that they have them.
+#[test]
+fn cells_have_registers_and_hand_claims_over() {
+    let client = Store::new().open(TABLE, Faults::default());
+    assert!(client.registers().is_some() && client.supports_transfer());
 }

@@ -45,6 +45,27 @@ async fn a_release_before_the_subscription_is_seen_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_that_nobody_notifies_looks_by_itself() {
+    let store = Store::new();
+    let holder = store.open(TABLE, Faults::default());
+    let held = claim("job", LONG);
+    try_take(&holder, &held).await.unwrap();
+    let (waiter, _notifier) = store.open_unconnected();
+    store.notify_nobody();
+    let waiting =
+        tokio::spawn(async move { waiter.contend(&claim("job", LONG), &Patience::unlimited(clock())).await });
+    let before = store.requests();
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    // Every 300 to 400 ms, a read and perhaps a write.
+    let requests = store.requests() - before;
+    assert!((30..=110).contains(&requests), "{requests}");
+    holder.release(&[&held]).await;
+    let began = Instant::now();
+    assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_listens_sends_nothing_until_it_is_called() {
     let store = Store::new();
     let holder = store.open(TABLE, Faults::default());

@@ -166,6 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Liveness, LockSupport};
 
     fn info(id: ClaimId, note: Note) -> ClaimInfo {
         let remaining = Some(Duration::from_secs(1));
@@ -182,6 +183,18 @@ mod tests {
         for text in ["", &public[1..], &long, &"g".repeat(32), &strange, &signed] {
             assert_eq!(Tag::of_public(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn waits_share_one_name_where_readers_may_share() {
+        let store = Profile::new("store", Liveness::Session);
+        let shared = Places::of(&store.clone().admission(LockSupport::SharedExclusive)).unwrap();
+        assert_eq!((shared.names.len(), shared.share, shared.most), (1, Share::READER, SHARED_MOST));
+        let exclusive = Places::of(&store.admission(LockSupport::Exclusive)).unwrap();
+        assert_eq!((exclusive.share, exclusive.most), (Share::MUTEX, EXCLUSIVE_MOST));
+        let mut names: Vec<&str> = exclusive.names.iter().map(Resource::as_str).collect();
+        names.dedup();
+        assert_eq!((names.len(), names[3]), (EXCLUSIVE_MOST, &*format!("{NAME}/03")));
     }
 
     #[test]

@@ -407,6 +407,15 @@ fn all_readers_of_a_full_queue_are_called_at_once() {
 }
 
 #[test]
+fn a_floor_raises_the_next_fence_and_never_lowers_it() {
+    let mut ledger = Ledger::new(Fence::new(1, 3, 0));
+    ledger.raise_fence(Fence::new(1, 7, 0));
+    ledger.raise_fence(Fence::new(1, 2, 0));
+    let verdict = ledger.contend(&ask(1, Share::MUTEX, Wait::Barging), Moment::from_millis(1));
+    assert_eq!(verdict, Verdict::Granted(Fence::new(1, 8, 0)));
+}
+
+#[test]
 fn full_queue_is_reported() {
     let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);

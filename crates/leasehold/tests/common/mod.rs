@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::layer::Fault;
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, EventSubscriber, Snapshot, Tuning};
+use leasehold::{Client, EventSubscriber, Snapshot, TokioClock, Tuning};
 
 /// One store that several clients reach, each over a wire of its own.
 pub(crate) struct Store(Arc<MemoryBackend>);
@@ -27,10 +27,12 @@ impl Store {
         (Client::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
     }
 
-    /// Opens a client whose events `subscriber` gets.
+    /// Opens a client whose events `subscriber` gets. Its time is that of the runtime alone: what a busy machine takes
+    /// for a call shortens no wait that a test measures.
     pub(crate) fn observed(&self, subscriber: Arc<dyn EventSubscriber>) -> (Client, Arc<Fault>) {
         let fault = Arc::new(Fault::over(self.0.clone()));
-        (Client::builder().subscriber(subscriber).over(fault.clone()).unwrap(), fault)
+        let client = Client::builder().subscriber(subscriber).clock(Arc::new(TokioClock::new()));
+        (client.over(fault.clone()).unwrap(), fault)
     }
 }
 

@@ -88,6 +88,14 @@ async fn a_silent_store_is_not_busy() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_error_says_how_long_the_wait_was() {
+    let (waiter, wire) = Waiter::of(&Store::new());
+    wire.set_all(SILENT);
+    let error = waiter.locks.mutex("job").try_lock_for(ms(3_000)).await.unwrap_err().to_string();
+    assert!(error.contains("not granted within 3.0s"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_falls_silent_during_the_wait_is_not_busy() {
     let store = Store::new();
     let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());

@@ -7,7 +7,7 @@ use crate::common::{Store, ms};
 use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, SystemClock, TokioClock};
+use leasehold::{Client, ErrorKind, SystemClock, TokioClock, Tuning};
 
 /// After the end of its validity the lock is granted to no client for the lock delay, and then to the
 /// next.
@@ -123,4 +123,31 @@ async fn permits_of_a_rate_limit_end_with_their_period() {
     tokio::time::sleep(period).await;
     assert!(rate.try_acquire().await.unwrap());
     assert_eq!((wire.calls(Verb::Renew), wire.calls(Verb::Release)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_tuning_out_of_its_bounds_is_refused() {
+    let opens = |tuning: Tuning| {
+        let store = Arc::new(MemoryBackend::new());
+        Client::builder()
+            .tuning(tuning)
+            .over(store)
+            .map(drop)
+            .map_err(|error| (error.kind(), error.to_string()))
+    };
+    let tuning = Tuning::default;
+    for good in [tuning().renew_at(0.05), tuning().renew_at(0.6), tuning().drift(0.0), tuning().drift(0.5)] {
+        assert_eq!(opens(good), Ok(()));
+    }
+    for (bad, word) in [
+        (tuning().renew_at(0.04), "renew_at"),
+        (tuning().renew_at(0.61), "renew_at"),
+        (tuning().renew_at(f64::NAN), "renew_at"),
+        (tuning().drift(-0.01), "drift"),
+        (tuning().drift(0.51), "drift"),
+    ] {
+        let (kind, text) = opens(bad).unwrap_err();
+        assert_eq!(kind, ErrorKind::Invalid);
+        assert!(text.contains(word), "{text}");
+    }
 }

@@ -376,3 +376,24 @@ fn queue_is_full(claim: &Claim, claims: usize) -> Failure {
         claim.resource
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{ClaimId, Resource, Share};
+
+    use super::*;
+
+    #[test]
+    fn holders_keep_no_waiter_from_checking_soon() {
+        let lease = Duration::from_secs(30);
+        let claim = |number| {
+            Claim::new(ClaimId::from_bytes([number; 16]), Resource::new("r").unwrap(), Share::MUTEX, lease)
+        };
+        let mut ledger = Ledger::new(Fence::default());
+        for number in 0..4 {
+            ledger.contend(&decoded::ask_of(&claim(number), Wait::Queued(lease)), Moment::from_millis(1));
+        }
+        let before = [0, 1, 2, 3].map(|number| waiting_before(&ledger, &claim(number)));
+        assert_eq!(before, [0, 0, 1, 2]);
+    }
+}

@@ -9,18 +9,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Call, Cell, CellBackend, CellStore, ClockSource, Found, Locked, MAX_TTL, MIN_TTL, Notifier, PLACE_TTL,
-    Put, SentWrite, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    Call, Cell, CellBackend, CellRegisters, CellStore, ClockSource, Found, Locked, MAX_TTL, MIN_TTL,
+    Notifier, PLACE_TTL, Put, SentWrite, Write, WriteAnswer, WriteCondition, WriteOutcome,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Grant,
-    Liveness, LockSupport, Patience, Profile, QueueOrder, Resource, Share, Step, WaitMode,
+    Liveness, LockSupport, Patience, Profile, QueueOrder, Registers, Resource, Share, Step, WaitMode,
 };
 use tokio::sync::Semaphore;
 
@@ -77,6 +77,8 @@ pub(crate) struct Store {
     locked: Mutex<BTreeSet<String>>,
     /// The number of writes to each cell that arrive too late from now on: another client changes it before.
     overtaken: Mutex<BTreeMap<String, u32>>,
+    /// The cells of registers.
+    registers: OnceLock<Arc<Store>>,
 }
 
 /// The fate of a commit of what several tasks want.
@@ -132,6 +134,9 @@ pub(crate) struct MemoryCells {
     notifier: Option<Notifier>,
     faults: Faults,
     writes_now: bool,
+    /// Nothing in the cells of registers themselves, whose fences have no meaning but for their epoch.
+    registers: Option<Box<CellRegisters<MemoryCells>>>,
+    is_for_registers: bool,
 }
 
 impl Store {
@@ -254,6 +259,11 @@ impl Store {
         (CellBackend::new(cells, Arc::new(SteadyClock::new())), notifier)
     }
 
+    /// Notifies none of the clients that are open any more, as if their connections for it were down.
+    pub(crate) fn notify_nobody(&self) {
+        self.notifiers.lock().unwrap().clear();
+    }
+
     fn connect_with(
         self: &Arc<Self>,
         kind: Kind,
@@ -272,13 +282,38 @@ impl Store {
             .granularity(Duration::from_millis(2))
             .renew_batch_max(100)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        MemoryCells {
+        let mut cells = MemoryCells {
             store: Arc::clone(self),
             profile,
             clock_source: kind.clock_source,
             notifier,
             faults,
             writes_now,
+            registers: None,
+            is_for_registers: false,
+        };
+        if kind.clock_source == ClockSource::Store {
+            cells.registers = Some(Box::new(CellRegisters::new(self.registers_beside(&cells))));
+        }
+        cells
+    }
+
+    /// Returns the cells of the registers beside these. A swap that loses a race has seen an old value, so none does
+    /// by chance.
+    fn registers_beside(&self, cells: &MemoryCells) -> MemoryCells {
+        let store = self.registers.get_or_init(Store::new).clone();
+        let notifier = cells.notifier.as_ref().map(|_| Notifier::new());
+        notifier.iter().for_each(Notifier::mark_connected);
+        store.notifiers.lock().unwrap().extend(notifier.clone());
+        MemoryCells {
+            store,
+            profile: cells.profile.clone(),
+            clock_source: cells.clock_source,
+            notifier,
+            faults: Faults { lost_races: 0, ..cells.faults },
+            writes_now: false,
+            registers: None,
+            is_for_registers: true,
         }
     }
 }
@@ -406,7 +441,9 @@ impl MemoryCells {
             let shows = *when == WriteCondition::Free && happens(500) || *answer == WriteAnswer::Full;
             return WriteOutcome::Refused(row.filter(|_| shows).map(|row| self.cell(&row)));
         }
-        let is_back = fence.unwrap_or(put.fence) < last && !self.is_cache();
+        let next = fence.unwrap_or(put.fence);
+        let is_back = if self.is_for_registers { next.epoch < last.epoch } else { next < last };
+        let is_back = is_back && !self.is_cache();
         assert!(!is_back, "a fence went back: {write:?}");
         self.put(&mut rows, at, put, fence, origin);
         match rows.cells.get(at.as_str()) {
@@ -453,6 +490,10 @@ impl CellStore for MemoryCells {
 
     fn notifier(&self) -> Option<&Notifier> {
         self.notifier.as_ref()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
     fn writes_now(&self) -> bool {
