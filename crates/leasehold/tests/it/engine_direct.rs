@@ -452,7 +452,7 @@ async fn task_that_locks_directly_in_a_loop_lets_others_run() {
     let mut guards = Vec::new();
     for number in 0..1_000 {
         // The answer is there when it is asked for.
-        guards.push(locks.mutex(&number.to_string()).lock().await.unwrap());
+        guards.push(locks.mutex(number.to_string()).lock().await.unwrap());
     }
     assert!(other.is_finished());
     assert_eq!(store.direct(), 1_000);
@@ -466,7 +466,7 @@ async fn other_resources_than_the_busy_one_are_asked_for_directly() {
     assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
     let before = store.direct();
     for number in 0..20 {
-        locks.mutex(&format!("other/{number}")).lock().await.unwrap().release().await.unwrap();
+        locks.mutex(format!("other/{number}")).lock().await.unwrap().release().await.unwrap();
     }
     assert!(store.direct() > before + 10, "{} of 20", store.direct() - before);
 }
