@@ -353,13 +353,14 @@ async fn one_lost_request_fails_no_first_write_of_what_may_be_repeated() {
         with_one_lost(&wire, fault, locks.barrier("round", 1).wait()).await.unwrap();
         let flight = locks.single_flight("page");
         let load = || async { Ok::<_, std::io::Error>(Some(b"text".to_vec())) };
-        let loaded = with_one_lost(&wire, fault, flight.get_or_load(SOON, load)).await.unwrap();
+        let loading = Box::pin(flight.get_or_load(SOON, load));
+        let loaded = with_one_lost(&wire, fault, loading).await.unwrap();
         assert_eq!(loaded.origin, ValueSource::Loaded);
         let guard = locks.mutex("job").lock().await.unwrap();
         with_one_lost(&wire, fault, locks.revoke("job", "drain")).await.unwrap();
         let condition = locks.condition("changed");
-        let waiting = guard.wait_for(&condition, ms(50));
-        with_one_lost(&wire, fault, waiting).await.unwrap();
+        let waiting = Box::pin(guard.wait_for(&condition, ms(50)));
+        _ = with_one_lost(&wire, fault, waiting).await.unwrap();
         let guard = locks.mutex("camera").lock().await.unwrap();
         with_one_lost(&wire, fault, guard.transfer()).await.unwrap();
     }
