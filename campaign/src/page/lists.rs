@@ -111,7 +111,7 @@ pub(super) fn bounds() -> String {
          \x20 Each history ends with four seconds more than that without a fault, so that it is judged.\n\
          - *A hand-over* is late if the lease that a release did not end would be over first.\n\
          \x20 One of four may be late, because a core that is shared delays some of them.\n\
-         - *Waits* are woken: most waits that end with a grant have it before the last tenth of their limit (I6).\n\n\
+         - *Waits* are woken: most waits without a fault that end with a grant have it before the last tenth of their limit (I6).\n\n\
          | store | ttl here | I5 judged by | a hand-over is late after |\n|---|---:|---:|---:|\n",
     );
     for store in Store::ALL {

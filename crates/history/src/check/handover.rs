@@ -140,13 +140,15 @@ struct Wait<'h> {
 }
 
 impl<'h> Wait<'h> {
-    /// Returns the wait of a grant, if it was long enough to have been woken, and if no holder of the same process handed
-    /// the lock on.
+    /// Returns the wait of a grant, if it was long enough to have been woken, if no holder of the same process handed the
+    /// lock on, and if no fault was at work: a holder that is stopped keeps the others waiting, and so does its lease.
     fn of(view: &View<'h>, grant: &GrantLife<'h>, bound: u64) -> Option<Wait<'h>> {
         let limit = grant.asked.values.limit.filter(|limit| *limit >= bound)?;
-        let waited = grant.from.saturating_sub(view.times.at(grant.asked));
+        let asked_at = view.times.at(grant.asked);
+        let waited = grant.from.saturating_sub(asked_at);
         let is_handed_on = grant.got.values.fence.is_some_and(|fence| fence.sub > 0);
-        let is_wait = waited >= limit / 10 && !is_handed_on;
+        let is_disturbed = view.faults_in(asked_at, grant.from).next().is_some();
+        let is_wait = waited >= limit / 10 && !is_handed_on && !is_disturbed;
         let is_early = waited < limit - limit / 10;
         is_wait.then_some(Wait { key: grant.key, asked: grant.asked, got: grant.got, is_early })
     }

@@ -71,6 +71,17 @@ fn i6_waits_are_woken_before_their_limit() {
     assert_eq!(broken(&turns(&[960, 960, 500, 960, 500, 960, 960, 500], 1_000)), [Invariant::I6]);
 }
 
+/// A holder that is stopped keeps those that wait until its lease ends, and nothing wakes them before.
+#[test]
+fn i6_wait_under_a_fault_may_end_at_its_limit() {
+    let disturbed = |of: u64| {
+        let fault = |story: Story, turn: u64| story.fault(turn * 10_000 + 100, "pause", Stage::Info, &[9]);
+        (0..of).fold(turns(&[960; 8], 1_000), fault)
+    };
+    assert_eq!(broken(&disturbed(4)), [Invariant::I6]);
+    assert_eq!(broken(&disturbed(5)), []);
+}
+
 #[test]
 fn handovers_are_unjudged_without_enough_of_them() {
     assert!(turns(&[5; 3], 8_000).is_unjudged(Invariant::I6));
