@@ -381,14 +381,22 @@ async fn upgrade_after_a_lost_release_of_the_gate_is_not_a_deadlock() {
         two.locks.break_claim("prices", &holder).await.unwrap();
     }
     let mut second = two.locks.rwlock("prices").upgradable_read().await.unwrap();
-    let error = second.upgrade().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    for limit in [Duration::ZERO, ms(500)] {
+        let error = second.try_upgrade_for(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
     // Beside another reader, which may be the one that wants to write, it is a deadlock.
     let third = two.locks.rwlock("prices").read().await.unwrap();
     assert_eq!(second.upgrade().await.unwrap_err().kind(), ErrorKind::Deadlock);
     third.release().await.unwrap();
+    // Without a limit it waits for the gate.
+    let upgrading = tokio::spawn(async move {
+        second.upgrade().await.unwrap();
+        second
+    });
+    tokio::time::sleep(ms(2_000)).await;
+    assert!(!upgrading.is_finished());
     one.fault(Verb::Release, Mode::Pass);
-    settles(&two.locks, "prices!upgrade").await;
-    second.upgrade().await.unwrap();
+    let second = tokio::time::timeout(PATIENCE, upgrading).await.unwrap().unwrap();
     second.release().await.unwrap();
 }

@@ -37,6 +37,19 @@ impl Deadline {
         }
     }
 
+    /// Returns `true` if nothing is left to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.left(), Wait::No | Wait::For(Duration::ZERO))
+    }
+
+    /// Returns the rest of the wait.
+    pub(crate) fn left(&self) -> Wait {
+        match self.wait {
+            Wait::For(limit) => Wait::For(limit.saturating_sub(self.waited())),
+            unlimited => unlimited,
+        }
+    }
+
     /// Waits until the deadline has passed; never returns if the client closes first.
     pub(crate) async fn passed(&self) {
         let left = match self.wait {

@@ -29,7 +29,7 @@
 
 mod acquire;
 mod backend_call;
-mod deadline;
+pub(crate) mod deadline;
 mod deadlock;
 mod hold;
 mod inspect;

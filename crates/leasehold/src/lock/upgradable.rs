@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use leasehold_core::{Fence, LossCause, Resource, Share};
+use leasehold_core::{Fence, LossCause, Resource, Share, jittered};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
+use crate::engine::deadline::Deadline;
 use crate::engine::{Engine, Wait};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 use crate::panics::in_this_span;
+use crate::random;
 
 /// A reader that can become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
 ///
@@ -119,9 +121,8 @@ impl Upgradable {
     ///
     /// # Errors
     /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would wait
-    /// for the other, so release the reader and acquire for writing. `Unavailable` if the store has not confirmed
-    /// the end of an earlier upgrade, of this guard or of a reader that is gone. `Lost` if the reader was lost
-    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless the lock is lost, the guard is still
+    /// for the other, so release the reader and acquire for writing. `Lost` if the reader was lost meanwhile.
+    /// Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless the lock is lost, the guard is still
     /// a reader.
     pub async fn upgrade(&mut self) -> Result<()> {
         self.become_writer(Wait::Forever).await
@@ -145,7 +146,8 @@ impl Upgradable {
     /// As [`Upgradable::upgrade`].
     ///
     /// # Errors
-    /// As [`Upgradable::upgrade`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    /// As [`Upgradable::upgrade`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for). Also `Unavailable` if the
+    /// store has not confirmed by then the end of an earlier upgrade, of this guard or of a reader that is gone.
     pub async fn try_upgrade_for(&mut self, limit: Duration) -> Result<bool> {
         Ok(none_if_timed_out(self.become_writer(Wait::For(limit)).await)?.is_some())
     }
@@ -161,10 +163,11 @@ impl Upgradable {
     pub async fn downgrade(&mut self) -> Result<()> {
         // A claim as a writer that was lost is not given up: the guard stays lost.
         self.check()?;
-        match self.write.take() {
-            Some(write) => write.release().await,
-            None => Ok(()),
-        }
+        let Some(write) = self.write.take() else { return Ok(()) };
+        let released = write.release().await;
+        // Another reader that finds the gate in use takes this one for about to write again.
+        drop(self.unused_gate().await);
+        released
     }
 
     async fn become_writer(&mut self, wait: Wait) -> Result<()> {
@@ -173,19 +176,9 @@ impl Upgradable {
             return Ok(());
         }
         let resource = self.resource().clone();
-        let engine = self.lock.engine.clone();
-        let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
-        // If the store does not answer the release, the request for the gate fails with the reason.
-        let in_use = engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default();
-        let was_unused = in_use.is_some();
-        let Some(gate) = self.enter_gate(in_use).await? else {
-            if !was_unused {
-                let text = "the store has not confirmed the end of an earlier upgrade of this guard; nothing \
-                            changed; try again";
-                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
-            }
-            return Err(self.refused().await.on(&resource));
-        };
+        let deadline = Deadline::of(wait, &self.lock.engine);
+        let gate = self.wait_for_gate(&deadline).await?;
+        let wait = deadline.left();
         let want = self.lock.want(rest()?)?;
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
@@ -214,24 +207,56 @@ impl Upgradable {
         self.check()
     }
 
-    /// Returns the error where another claim has the gate.
+    /// Acquires the gate. Waits up to the deadline while an earlier upgrade, of this guard or of a reader that is
+    /// gone, has it still.
     ///
-    /// The reader of that claim keeps the lock until it has become a writer. Without another reader, the gate is left
-    /// over: its release was not confirmed.
-    async fn refused(&self) -> Error {
-        let seen = match self.lock.engine.inspect(self.resource(), None, Duration::ZERO).await {
-            Ok(seen) => seen,
-            Err(error) => return error.with_op("upgrade"),
-        };
-        let own = self.read.tag();
-        if seen.holders.iter().all(|holder| holder.id.tag() == own) {
-            let text = "the store has not confirmed the end of an upgrade by a reader that is gone; nothing changed; \
-                        try again";
-            return Error::new(ErrorKind::Unavailable, "upgrade", text);
+    /// No place in the queue of the gate is waited for: it could be granted while another reader wants to write, which
+    /// is a deadlock.
+    async fn wait_for_gate(&self, deadline: &Deadline) -> Result<Gate> {
+        let engine = &self.lock.engine;
+        let mut pause = GATE_FIRST;
+        loop {
+            // If the store does not answer the release, the request for the gate fails with the reason.
+            let in_use = self.unused_gate().await;
+            let whose = if in_use.is_some() { "a reader that is gone" } else { "this guard" };
+            if let Some(gate) = self.enter_gate(in_use).await? {
+                return Ok(gate);
+            }
+            if whose != "this guard" && self.is_beside_another().await? {
+                let text = "another reader is about to become a writer, so each would wait for the other; \
+                            nothing changed; release the lock, then acquire it as a writer";
+                return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(self.resource()));
+            }
+            if deadline.is_over() {
+                let text = format!(
+                    "the store has not confirmed the end of an earlier upgrade of {whose}; nothing changed; try again"
+                );
+                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(self.resource()));
+            }
+            tokio::select! {
+                biased;
+                () = deadline.passed() => {}
+                cause = self.read.lost() => return Err(Error::lost("upgrade", cause, self.resource())),
+                slept = engine.sleep(jittered(pause, random::chance())) => if !slept {
+                    return Err(Error::closed("upgrade").on(self.resource()));
+                },
+            }
+            pause = (pause * 2).min(GATE_LAST);
         }
-        let text = "another reader is about to become a writer, so each would wait for the other; \
-                    nothing changed; release the lock, then acquire it as a writer";
-        Error::new(ErrorKind::Deadlock, "upgrade", text)
+    }
+
+    /// Waits until no gate of this guard is in use; `None` if the store does not confirm its release.
+    async fn unused_gate(&self) -> Option<OwnedMutexGuard<()>> {
+        let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
+        self.lock.engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default()
+    }
+
+    /// Returns `true` if another client or guard holds the lock as well.
+    async fn is_beside_another(&self) -> Result<bool> {
+        let seen = self.lock.engine.inspect(self.resource(), None, Duration::ZERO).await;
+        let seen = seen.map_err(|error| error.with_op("upgrade"))?;
+        let own = self.read.tag();
+        Ok(seen.holders.iter().any(|holder| holder.id.tag() != own))
     }
 
     /// Acquires the gate; `None` if another reader has it.
@@ -334,3 +359,7 @@ fn rest() -> Result<Share> {
     let all = Share::WRITER.weight();
     Ok(Share::permits(all - Share::READER.weight(), all)?)
 }
+
+/// The first pause before the gate is tried again: its release is on its way as a rule.
+const GATE_FIRST: Duration = Duration::from_millis(1);
+const GATE_LAST: Duration = Duration::from_millis(500);
