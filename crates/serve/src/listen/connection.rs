@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::noticing::Noticing;
 use super::sockets::{Accepted, Socket};
-use super::strangers::Strangers;
+use super::strangers::{Stranger, Strangers};
 use crate::guard::Peer;
 use crate::problem::{Code, Problem};
 
@@ -48,20 +48,34 @@ pub(super) async fn accept(socket: Socket, serving: Serving) {
     }
 }
 
+/// Finds a place for a connection, or a reason against it.
+///
+/// In the order in which connections come: one that looks for a place counts among the strangers at once, so no later
+/// connection makes an earlier one leave as long as there is an older one.
 fn admit(accepted: Accepted, serving: &Serving) {
     if let Ok(place) = serving.places.clone().try_acquire_owned() {
-        tokio::spawn(begin(accepted, serving.clone(), place));
+        let stranger = serving.strangers.enter(accepted.peer().trust.clone());
+        tokio::spawn(begin(accepted, serving.clone(), place, stranger));
         return;
     }
     // A connection that comes while many look for a place, or are refused, gets no answer.
     let Ok(turn) = serving.refusals.clone().try_acquire_owned() else { return };
+    let is_expected = serving.strangers.make_room();
+    let stranger = is_expected.then(|| serving.strangers.enter(accepted.peer().trust.clone()));
     let serving = serving.clone();
     tokio::spawn(async move {
-        let is_expected = serving.strangers.make_room();
-        let place = tokio::time::timeout(REFUSAL_MAX, serving.places.clone().acquire_owned());
-        if is_expected && let Ok(Ok(place)) = place.await {
-            drop(turn);
-            return begin(accepted, serving, place).await;
+        if let Some(stranger) = stranger {
+            let place = tokio::time::timeout(REFUSAL_MAX, serving.places.clone().acquire_owned());
+            let place = tokio::select! {
+                biased;
+                // The one that made room for this one has a place still, or looks for one: it is the next one's now.
+                () = stranger.leaves() => return,
+                place = place => place,
+            };
+            if let Ok(Ok(place)) = place {
+                drop(turn);
+                return begin(accepted, serving, place, stranger).await;
+            }
         }
         let answering = async {
             match accepted {
@@ -76,8 +90,7 @@ fn admit(accepted: Accepted, serving: &Serving) {
 }
 
 /// Serves a connection until it ends, or has to make room for another one.
-async fn begin(accepted: Accepted, serving: Serving, place: OwnedSemaphorePermit) {
-    let stranger = serving.strangers.enter(accepted.peer().trust.clone());
+async fn begin(accepted: Accepted, serving: Serving, place: OwnedSemaphorePermit, stranger: Stranger) {
     tokio::select! {
         () = serve_accepted(accepted, &serving) => {}
         () = stranger.leaves() => tracing::debug!("a connection without the token made room for another one"),
