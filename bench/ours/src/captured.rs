@@ -31,12 +31,12 @@ pub(crate) struct Template {
 
 impl CapturedCycle {
     /// Captures some cycles of one lock.
-    pub(crate) async fn on(server: &RedisServer) -> Outcome<CapturedCycle> {
-        let locks = Client::open(&server.url()).await?;
+    pub(crate) async fn on(url: &str) -> Outcome<CapturedCycle> {
+        let locks = Client::open(url).await?;
         let mutex = locks.mutex(NAME);
         // The first cycle teaches the server the scripts.
         mutex.lock().await?.release().await?;
-        let commands = capture(server, async {
+        let commands = capture(url, async {
             for _ in 0..CYCLES {
                 mutex.lock().await?.release().await?;
             }
@@ -65,7 +65,8 @@ impl Template {
         let guard = locks.mutex(NAME).ttl(ttl).lock().await?;
         // The first renewal teaches the server the script.
         tokio::time::sleep(ttl / 2).await;
-        let commands = capture(server, async {
+        let url = server.url();
+        let commands = capture(&url, async {
             tokio::time::sleep(ttl * 2 / 3).await;
             Ok(())
         });
@@ -122,8 +123,8 @@ const MARK: &str = "overheard-end";
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Returns the commands that clients sent while `work` was done; the calls of scripts are left out.
-async fn capture(server: &RedisServer, work: impl Future<Output = Outcome<()>>) -> Outcome<Vec<Vec<String>>> {
-    let client = redis::Client::open(server.url())?;
+async fn capture(url: &str, work: impl Future<Output = Outcome<()>>) -> Outcome<Vec<Vec<String>>> {
+    let client = redis::Client::open(url)?;
     let mut own = client.get_multiplexed_async_connection().await?;
     let mut monitor = client.get_async_monitor().await?;
     let mut lines = monitor.on_message::<String>();
@@ -188,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn captured_commands_can_be_sent_again() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
-        let captured = CapturedCycle::on(&server).await.unwrap();
+        let captured = CapturedCycle::on(&server.url()).await.unwrap();
         assert_eq!(captured.commands_per_cycle, 2.0);
         let id = "00000000000000000000000000000001";
         server.command(&captured.acquire.args("other", id)).await.unwrap();

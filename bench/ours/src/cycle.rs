@@ -16,7 +16,7 @@ use crate::report::{Measure, Report, Series, Target, Unit};
 
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let server = RedisServer::start().await?;
-    let captured = CapturedCycle::on(&server).await?;
+    let captured = CapturedCycle::on(&server.url()).await?;
     for tasks in [1, TASKS] {
         measure_tasks(plan, report, &server, &captured, tasks).await?;
     }

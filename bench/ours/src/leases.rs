@@ -89,7 +89,7 @@ impl Watched {
 
 /// As many leases, each renewed once by a command of its own, 64 under way at the same time.
 async fn one_by_one(server: &RedisServer, leases: usize) -> Outcome<Watched> {
-    let captured = CapturedCycle::on(server).await?;
+    let captured = CapturedCycle::on(&server.url()).await?;
     // Longer than what was acquired, so that each renewal changes something.
     let renewal = Template::of_renewal(server, Duration::from_secs(600)).await?;
     for template in [&captured.acquire, &renewal] {

@@ -116,7 +116,7 @@ pub(crate) fn id(task: usize) -> String {
 }
 
 /// Checks that it worked: `OK`, 1, an array that begins with 1, or a fence.
-fn granted(answer: Value) -> Outcome<()> {
+pub(crate) fn granted(answer: Value) -> Outcome<()> {
     match answer {
         Value::Okay | Value::Int(1) | Value::BulkString(_) => Ok(()),
         Value::Array(parts) if matches!(parts.first(), Some(Value::Int(1))) => Ok(()),

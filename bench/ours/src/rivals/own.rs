@@ -1,4 +1,5 @@
-//! The contestants beside the rivals: leasehold, and the least that each server can do for a lock.
+//! The contestants beside the rivals: leasehold, the least that each server can do for a lock, and the least for a
+//! lock with a fence.
 //!
 //! Each is a program of its own, as the rivals are: this one, started as `peer KIND AT TASKS LOCKS` by the
 //! protocol of `bench/peer`.
@@ -13,14 +14,15 @@ use std::time::Duration;
 
 use leasehold::{Client, Guard, Mutex};
 use leasehold_bench_peer::{Arguments, Contestant, serve};
-use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::Outcome;
+use crate::captured::CapturedCycle;
 use crate::consensus::etcd::RawEtcd;
 use crate::consensus::zookeeper::RawZooKeeper;
-use crate::raw::COMPARE_AND_DELETE;
+use crate::raw::{self, COMPARE_AND_DELETE};
 
 /// Runs the contestant that the arguments name, until the harness has no more to ask.
 pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
@@ -31,13 +33,19 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
             "leasehold" => serve(Leasehold::open(arguments).await?, arguments, OURS).await,
             "leasehold-memory" => serve(InMemory(Leasehold::open(arguments).await?), arguments, OURS).await,
             "set-nx" => serve(SetNx::connect(arguments).await?, arguments, "").await,
+            "scripts" => serve(Scripts::connect(arguments).await?, arguments, "").await,
             "token" => serve(Token::connect(at, *tasks).await?, arguments, "").await,
             "flock" => serve(Flock::new(arguments), arguments, "").await,
             "tokio-mutex" => serve(TokioMutex(Arc::default()), arguments, "").await,
             "add-delete" => serve(databases::Memcached::connect(arguments)?, arguments, "").await,
+            "add-delete-async" => {
+                serve(databases::AsyncMemcached::connect(arguments).await?, arguments, "").await
+            }
             "insert-delete" => serve(databases::Sqlite::open(arguments)?, arguments, "").await,
-            "advisory" => serve(databases::Advisory::connect(arguments).await?, arguments, "").await,
-            "get-lock" => serve(databases::GetLock::connect(arguments).await?, arguments, "").await,
+            "advisory" => serve(databases::Postgres::advisory(arguments).await?, arguments, "").await,
+            "postgres-updates" => serve(databases::Postgres::updates(arguments).await?, arguments, "").await,
+            "get-lock" => serve(databases::MariaDb::get_lock(arguments).await?, arguments, "").await,
+            "mariadb-updates" => serve(databases::MariaDb::updates(arguments).await?, arguments, "").await,
             "put-delete" => serve(RawEtcd::connect(host(at).parse()?).await?, arguments, "").await,
             "create-delete" => serve(RawZooKeeper::connect(host(at).parse()?).await?, arguments, "").await,
             "command" => serve(process::Program::read(at)?, arguments, "").await,
@@ -151,6 +159,36 @@ impl Contestant for SetNx {
             1 => Ok(()),
             count => Err(format!("{count} keys were deleted").into()),
         }
+    }
+}
+
+/// The scripts that leasehold sends, with the arguments that it sends, on one connection that all tasks share.
+struct Scripts {
+    connection: MultiplexedConnection,
+    pairs: Vec<(Cmd, Cmd)>,
+}
+
+impl Scripts {
+    async fn connect(arguments: &Arguments) -> Outcome<Scripts> {
+        let captured = CapturedCycle::on(&arguments.at).await?;
+        let pair = |task| {
+            let (name, id) = (arguments.name_of(task), raw::id(task));
+            (captured.acquire.command(&name, &id), captured.release.command(&name, &id))
+        };
+        let pairs = (0..arguments.tasks).map(pair).collect();
+        Ok(Scripts { connection: connect(&arguments.at).await?, pairs })
+    }
+}
+
+impl Contestant for Scripts {
+    type Held = ();
+
+    async fn lock(&self, task: usize) -> Outcome<()> {
+        raw::granted(self.connection.clone().send_packed_command(&self.pairs[task].0).await?)
+    }
+
+    async fn unlock(&self, task: usize, (): ()) -> Outcome<()> {
+        raw::granted(self.connection.clone().send_packed_command(&self.pairs[task].1).await?)
     }
 }
 

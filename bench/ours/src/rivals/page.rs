@@ -15,6 +15,8 @@ pub(super) fn markdown(results: &Results) -> Outcome<String> {
     let duels = duels(results);
     page.push_str(LOSSES);
     table(&mut page, duels.iter().filter(|duel| duel.is_lost()))?;
+    page.push_str(FLOORS);
+    floors(&mut page, results)?;
     page.push_str(UNFAIR);
     for scenario in SCENARIOS {
         section(&mut page, scenario, results.of(scenario.id))?;
@@ -39,6 +41,8 @@ A ratio is taken within each round.
 The tables show its median, with the lowest and the highest round in brackets.
 A cycle is one acquisition and its release.
 The *limit* is the least that the server can do for a lock: it is not a lock that one could use.
+The *floor* is the least for a lock with a fence: what leasehold sends, or the fewest statements, by hand.
+It knows that the lock is free, renews nothing, and notices no loss.
 `client CPU` is the processor time of the contestant's program, `server CPU` that of the servers.
 
 ";
@@ -49,6 +53,14 @@ const LOSSES: &str = "
 These rivals are better in the median of the rounds, the largest difference first.
 The ratio is leasehold's value divided by the rival's; an arrow says which way is better.
 If the brackets include 1, the rounds disagree.
+
+";
+
+const FLOORS: &str = "
+## How far leasehold is above the floor
+
+The ratio is leasehold's value divided by the floor's; for the commands it is that of starting the program.
+What is left of it is the price of the engine: waiting, renewal, and the detection of losses.
 
 ";
 
@@ -139,6 +151,45 @@ fn duels(results: &Results) -> Vec<Duel<'_>> {
     duels
 }
 
+/// Writes how near ours are to the floor of each scenario, in its first measure.
+fn floors(page: &mut String, results: &Results) -> Outcome<()> {
+    page.push_str(
+        "| scenario | measure | ratio | leasehold | floor | floor by limit |\n|---|---|---|---|---|---|\n",
+    );
+    for scenario in SCENARIOS {
+        let Some(measured) = results.of(scenario.id) else { continue };
+        let on = |side: Side| scenario.contestants.iter().filter(move |one| one.side == side);
+        let floor = on(Side::Floor).find_map(|one| measured.contestant(one.name));
+        // Another way to lock has another floor: the limit itself, or less.
+        let ours = on(Side::Ours).next().and_then(|one| measured.contestant(one.name));
+        let (Some(floor), Some(ours), [measure, ..]) = (floor, ours, scenario.load.measures()) else {
+            continue;
+        };
+        let Some(ratio) = ours.ratio(floor, measure.name) else { continue };
+        let limit = scenario.limit().and_then(|name| measured.contestant(name));
+        let by_limit = limit.and_then(|limit| floor.ratio(limit, measure.name));
+        writeln!(
+            page,
+            "| [{}](#{}) | {} {} | {} | {} | {} `{}` | {} |",
+            scenario.title,
+            anchor(scenario.title),
+            measure.title,
+            arrow(*measure),
+            ratio_text(ratio),
+            value(ours, *measure),
+            value(floor, *measure),
+            floor.name,
+            by_limit.map_or(String::new(), ratio_text),
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns the median of a measure as text.
+fn value(one: &Contested, measure: Measure) -> String {
+    one.spread(measure.name).map_or(String::new(), |value| number(value.median))
+}
+
 fn table<'a>(page: &mut String, duels: impl Iterator<Item = &'a Duel<'a>>) -> Outcome<()> {
     let mut any = false;
     for Duel { scenario, measure, ours, rival, ratio } in duels {
@@ -146,8 +197,6 @@ fn table<'a>(page: &mut String, duels: impl Iterator<Item = &'a Duel<'a>>) -> Ou
             page.push_str("| scenario | measure | ratio | leasehold | rival |\n|---|---|---|---|---|\n");
             any = true;
         }
-        let value =
-            |one: &Contested| one.spread(measure.name).map_or(String::new(), |value| number(value.median));
         writeln!(
             page,
             "| [{}](#{}) | {} {} | {} | {} `{}` | {} `{}` |",
@@ -156,9 +205,9 @@ fn table<'a>(page: &mut String, duels: impl Iterator<Item = &'a Duel<'a>>) -> Ou
             measure.title,
             arrow(*measure),
             ratio_text(*ratio),
-            value(ours),
+            value(ours, *measure),
             ours.name,
-            value(rival),
+            value(rival, *measure),
             rival.name,
         )?;
     }
@@ -203,13 +252,11 @@ fn section(page: &mut String, scenario: &Scenario, measured: Option<&Measured>) 
             cells.push(format!("not measured: {}", why.replace('|', "\\|")));
             cells.resize(heads.len(), String::new());
         } else {
-            let value =
-                |measure: &Measure| one.spread(measure.name).map_or(String::new(), |it| number(it.median));
             for measure in first {
                 let ratio = limit.and_then(|limit| one.ratio(limit, measure.name));
-                cells.extend([value(measure), ratio.map_or(String::new(), ratio_text)]);
+                cells.extend([value(one, *measure), ratio.map_or(String::new(), ratio_text)]);
             }
-            cells.extend(rest.iter().chain(&beside).map(value));
+            cells.extend(rest.iter().chain(&beside).map(|measure| value(one, *measure)));
         }
         writeln!(page, "| {} |", cells.join(" | "))?;
     }
@@ -236,6 +283,7 @@ fn named(scenario: &Scenario, one: &Contested) -> String {
     let version = if one.version.is_empty() { String::new() } else { format!(" {}", one.version) };
     match side {
         Some(Side::Limit) => format!("limit: {}", one.name),
+        Some(Side::Floor) => format!("floor: {}", one.name),
         Some(Side::Ours) => format!("**{}**", one.name),
         _ => format!("{}{version}", one.name),
     }

@@ -82,6 +82,7 @@ fn draw(scenario: &Scenario, lines: &[Line]) -> String {
         let y = TOP + STEP * (place as f64 + 0.5);
         let (color, weight) = match side {
             Side::Limit => ("#777", "normal"),
+            Side::Floor => ("#38761d", "normal"),
             Side::Ours => ("#0b5394", "bold"),
             Side::Rival => ("#cc4125", "normal"),
         };

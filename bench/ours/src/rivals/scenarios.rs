@@ -49,6 +49,8 @@ pub(super) struct Contestant {
 pub(super) enum Side {
     /// The least that the server can do; no lock with fence, queue and names.
     Limit,
+    /// The least for a lock with a fence: what leasehold sends, or the fewest statements, by hand.
+    Floor,
     Ours,
     Rival,
 }
@@ -315,8 +317,6 @@ const POSTGRES_NOTES: &[&str] = &[
     "The limit and sqlx have a connection for each task, here 64; leasehold has its default number.",
     "distributed-lock has the default number of connections of its pool.",
     "tooz has a connection and a thread for each task.",
-    "Two updates of a row by hand, each a commit, were at 0.46 of the limit with 1 task and at 0.55 with 64.",
-    "That was measured in rounds of its own on a busy machine.",
 ];
 const SYNC_NOTES: &[&str] = &[
     "The server syncs each commit, as it does by default; only what writes is slower by that.",
@@ -327,8 +327,6 @@ const MARIADB_NOTES: &[&str] = &[
     "A lock by `GET_LOCK` writes nothing, has no fence, and is lost without a sign when its connection is.",
     "leasehold's default writes rows, with fence, queue and note; `method=get-lock` is the comparable one.",
     "The limit has a connection for each task; leasehold and distributed-lock have their default numbers.",
-    "Two updates of a row by hand, each a commit, were at 0.16 of the limit with 1 task and at 0.22 with 64.",
-    "That was measured in rounds of its own on a busy machine.",
     "MariaDB writes its log to the disk at each commit, past the cache of the system, even where it syncs nothing.",
 ];
 const MEMCACHED_NOTES: &[&str] = &[

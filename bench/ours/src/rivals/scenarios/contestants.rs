@@ -1,6 +1,6 @@
-//! The contestants of each store: the limit first, then ours, then the rivals.
+//! The contestants of each store: the limit and the floor first, then ours, then the rivals.
 
-use super::Side::{Limit, Ours, Rival};
+use super::Side::{Floor, Limit, Ours, Rival};
 use super::{Contestant, Program, Side};
 use crate::rivals::stores::Store;
 
@@ -16,6 +16,10 @@ const fn one(
 
 const fn limit(name: &'static str, kind: &'static str, at: fn(&Store) -> String) -> Contestant {
     one(name, Limit, Program::Own, kind, at)
+}
+
+const fn floor(name: &'static str, kind: &'static str) -> Contestant {
+    one(name, Floor, Program::Own, kind, Store::url)
 }
 
 const fn ours(name: &'static str, at: fn(&Store) -> String) -> Contestant {
@@ -42,6 +46,7 @@ const TOKEN: Contestant = limit("a token by BLPOP and RPUSH", "token", Store::ur
 
 pub(super) const REDIS: &[Contestant] = &[
     SET_NX,
+    floor("leasehold's scripts by hand", "scripts"),
     LEASEHOLD,
     ours("leasehold, dialect=plain", |store| format!("{}?dialect=plain", store.url())),
     RSLOCK,
@@ -74,6 +79,7 @@ pub(super) const SQLITE: &[Contestant] = &[
 ];
 pub(super) const POSTGRES: &[Contestant] = &[
     limit("pg_advisory_lock by hand", "advisory", Store::url),
+    floor("two updates by hand", "postgres-updates"),
     LEASEHOLD,
     ours("leasehold, method=advisory", |store| format!("{}?method=advisory", store.url())),
     one("sqlx, advisory", Rival, Program::SqlCrates, "sqlx", Store::url),
@@ -82,13 +88,18 @@ pub(super) const POSTGRES: &[Contestant] = &[
 ];
 pub(super) const MARIADB: &[Contestant] = &[
     limit("GET_LOCK by hand", "get-lock", Store::url),
+    floor("two updates by hand", "mariadb-updates"),
     LEASEHOLD,
     ours("leasehold, method=get-lock", |store| format!("{}?method=get-lock", store.url())),
     one("distributed-lock, GET_LOCK", Rival, Program::SqlCrates, "distributed-lock", Store::url),
     tooz(&["tooz", "PyMySQL"], Store::url),
 ];
-pub(super) const MEMCACHED: &[Contestant] =
-    &[limit("add, delete", "add-delete", Store::url), LEASEHOLD, tooz(&["tooz", "pymemcache"], Store::url)];
+pub(super) const MEMCACHED: &[Contestant] = &[
+    limit("add, delete", "add-delete", Store::url),
+    floor("add, delete, on an asynchronous socket", "add-delete-async"),
+    LEASEHOLD,
+    tooz(&["tooz", "pymemcache"], Store::url),
+];
 pub(super) const ETCD: &[Contestant] = &[
     limit("put, delete", "put-delete", Store::url),
     LEASEHOLD,
@@ -124,6 +135,7 @@ const fn command(name: &'static str, side: Side, at: fn(&Store) -> String) -> Co
 
 pub(super) const COMMAND: &[Contestant] = &[
     command("true, without a lock", Limit, |_| words(&["true"])),
+    command("leasehold --version", Floor, |_| words(&[&leasehold(), "--version"])),
     command("leasehold run NAME -- true", Ours, |store| leasehold_run(&store.url())),
     command("flock FILE true", Rival, |store| words(&["flock", &store.path("plain"), "true"])),
 ];
