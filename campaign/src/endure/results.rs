@@ -27,7 +27,7 @@ pub struct Endured {
     pub acquired: u64,
     /// The attempts that failed, because of faults.
     pub failed: u64,
-    /// What each quantity did.
+    /// The course of each quantity.
     pub judgements: Vec<Judgement>,
     /// The version of the server.
     pub version: String,

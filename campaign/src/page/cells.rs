@@ -38,7 +38,7 @@ impl Summary {
         let is_kept = |run: &&Record| !run.expected && remains(store, fault, run.outcome);
         let begin = if all.iter().any(is_kept) { 0 } else { begin_of_newest(&all) };
         let (older, counted) = all.split_at(begin);
-        // Tests are no histories.
+        // Tests are not histories.
         let older_histories = older.iter().filter(|run| run.outcome != CellOutcome::Passed);
         let mut summary = Summary {
             store,

@@ -106,7 +106,7 @@ fn unmount_left_over() {
     }
 }
 
-/// What the kernel lists as the source of such a file system, before the id of its process.
+/// The source that the kernel lists for such a file system, before the id of its process.
 const SOURCE: &str = "leasehold-small-disk-";
 
 #[cfg(test)]

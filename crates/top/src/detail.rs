@@ -15,7 +15,7 @@ use crate::frame::{Canvas, Move, Scroll};
 pub(crate) struct Detail {
     pub(crate) name: Resource,
     lock: Option<Arc<FollowedLock>>,
-    /// What the list had seen of it.
+    /// Its state as the list had seen it.
     known: Option<LockDetail>,
     scroll: Scroll,
     shown: usize,

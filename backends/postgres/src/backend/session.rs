@@ -65,7 +65,7 @@ impl Base {
     /// tried once more.
     ///
     /// # Errors
-    /// That of any other refusal.
+    /// The failure for any other refusal.
     async fn recreate_tables(&self, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NoTable(failure) if self.config.sql.create == Create::Yes => {

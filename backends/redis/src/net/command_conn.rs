@@ -247,7 +247,7 @@ impl CommandConn {
         let sent = Sent::over(&link, &request, Naming::Short, RequestRole::Known);
         Some(async move {
             let mut answer = conn.answer_to(&link, sent, limit).await;
-            // A caller that was not polled for long may come too late, which is no fault of the connection.
+            // A caller that was not polled for long may come too late, which is not the fault of the connection.
             let is_in_time = || !limit.left().is_zero() && conn.is_current(&link);
             if matches!(answer, Err(ReplyError::UnknownScript)) && is_in_time() {
                 // Boxed, so that the common future stays small.

@@ -31,7 +31,7 @@ pub(crate) enum Naming {
 pub(crate) struct Stamping {
     /// The epoch of the connection.
     pub(crate) epoch: u64,
-    /// Whether the right to publish has to be checked.
+    /// Set if the right to publish has to be checked.
     pub(crate) checks_rights: bool,
 }
 

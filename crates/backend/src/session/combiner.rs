@@ -36,7 +36,7 @@ enum Reply<Q, A> {
     Turn(Turn<Q, A>, Q),
 }
 
-/// What becomes of a request that has just come.
+/// The next step of a request that has just arrived.
 #[derive(Debug)]
 enum Entry<Q, A> {
     Sends(Turn<Q, A>, Q),

@@ -127,7 +127,7 @@ impl AsyncWrite for Counting {
     }
 }
 
-/// Where reads wait, with their threads.
+/// The place where reads wait, with their threads.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     is_closed: AtomicBool,

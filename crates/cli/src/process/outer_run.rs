@@ -51,7 +51,7 @@ fn report(remaining: Option<Duration>, liveness: Liveness, asked: Moment) -> Rep
 /// The bounds of the pause between two looks, which is a third of the time that the claim lasts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// What is left of a claim that the store shows. Some stores count in seconds, and round down.
+/// The rest of a claim's time, as the store shows it. Some stores count in seconds, and round down.
 const REMAINING_MIN: Duration = Duration::from_secs(1);
 const GONE: &str = "the outer run has released it, or has lost it";
 

@@ -46,7 +46,7 @@ fn i5_lock_that_was_released_goes_to_one_who_waits() {
         story.release(at + 20, 1, &owner).released(at + 21, 1, &owner).busy(at + 100, 2)
     });
     assert_eq!(broken(&left.until(40_000)), []);
-    // Whoever has no patience left shows nothing.
+    // A waiter without patience shows nothing.
     assert_eq!(broken(&turns(&[1_480; 4], 1_010)), [Invariant::I6]);
 }
 

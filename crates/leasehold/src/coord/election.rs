@@ -40,7 +40,7 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// A leader that has lost leadership may still act: pass the fence to every resource that it writes to.
 /// An observer may not see each value: of several changes in quick succession it may see only the last.
 /// If the store loses a proclaimed value alone, as after [`Client::break_claim`](crate::Client::break_claim),
-/// observers see the value of the campaign again, and the leader is not told: proclaim it from time to
+/// observers see the value of the campaign again, and the leader does not notice: proclaim it from time to
 /// time if that matters.
 #[derive(Clone, Debug)]
 pub struct Election {

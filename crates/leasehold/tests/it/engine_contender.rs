@@ -1,4 +1,4 @@
-//! What a contender and a try ask the store, how often, and what they leave behind; in virtual time.
+//! The requests of a contender and of a try: which, how often, and what they leave behind; in virtual time.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -86,7 +86,7 @@ fn by_cookie(state: &State, headers: &HeaderMap) -> Presented {
     let pairs = lines.flat_map(|line| line.split(';'));
     let mut sent = pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='));
     let now = leasehold_monitor::text::unix_ms_now() / 1000;
-    // A cookie of an earlier token is no attempt to guess: the browser keeps it until the next login.
+    // A cookie of an earlier token is not an attempt to guess: the browser keeps it until the next login.
     if sent.any(|sent| state.token.accepts_cookie(sent, now)) { Presented::Right } else { Presented::Nothing }
 }
 

@@ -153,7 +153,7 @@ async fn heartbeats_keep_a_lock_for_longer_than_its_ttl() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     assert_eq!(served.holders("a").await, 1);
-    // A look is no sign of life.
+    // A look is not a sign of life.
     until("the loss", async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410)
         .await;
 }

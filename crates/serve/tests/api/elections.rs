@@ -1,4 +1,4 @@
-//! Elections: who leads, what it proclaims, and who is told.
+//! Elections: the leader, what it proclaims, and what observers see.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,7 +22,7 @@ async fn head_of_a_stream_is_refused_and_keeps_the_lock() {
     served.renew(&one).await.ok();
 }
 
-/// A path in another spelling is no way around the token.
+/// A path in another spelling does not avoid the token.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_spelling_of_a_path_gets_past_no_check() {
     let served = Served::start().await;

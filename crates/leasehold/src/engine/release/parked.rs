@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Parked {
-    /// Notes a release. Returns `true` if the worker has to be told to look.
+    /// Notes a release. Returns `true` if the worker has to be woken.
     pub(crate) fn watch(&self, release: &Arc<InlineRelease>) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.latest = Arc::downgrade(release);

@@ -283,7 +283,7 @@ mod tests {
         forced.set_medium(NFS).unwrap();
         forced.set_medium(NFS).unwrap();
         assert_eq!(forced.medium(), Medium::Network);
-        // The file that binds it is no resource.
+        // The file that binds it is not a resource.
         assert!(super::super::inspect::list(&forced, "", None, 10).unwrap().is_empty());
         let own = fs::read_to_string(base.path().join("Machine")).unwrap();
         for name in ["Machine", "machine"] {

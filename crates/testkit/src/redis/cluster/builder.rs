@@ -19,7 +19,7 @@ use crate::require;
 #[must_use = "nothing starts before `start`"]
 pub struct RedisClusterBuilder {
     server: RedisBuilder,
-    /// That of replicas, where it is another one.
+    /// The setting of replicas, where it differs.
     replica: Option<RedisBuilder>,
     primaries: usize,
     replicas: usize,
