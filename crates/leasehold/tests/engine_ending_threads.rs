@@ -7,6 +7,7 @@
 mod common;
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::block_on;
@@ -29,14 +30,37 @@ impl Drop for LastAct {
     }
 }
 
-/// Runs `act` in a thread whose values of tokio are gone. A panic there ends the process.
+/// Runs `act` in a thread whose values of tokio are gone, and which has the name of this one. A panic there ends the
+/// process.
 fn as_a_thread_ends(handle: tokio::runtime::Handle, act: impl FnOnce() + Send + 'static) {
-    let ends = std::thread::spawn(move || {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let ends = std::thread::Builder::new().name(name).spawn(move || {
         LAST.set(Some(LastAct(Some(Box::new(act)))));
         // What a thread uses later is destroyed first.
         drop(handle.enter());
     });
-    ends.join().unwrap();
+    ends.unwrap().join().unwrap();
+}
+
+/// Not even a panic that is caught.
+#[test]
+fn guard_that_a_thread_drops_as_it_ends_is_released_without_a_panic() {
+    static PANICS: AtomicU32 = AtomicU32::new(0);
+    let test = std::thread::current().name().map(str::to_owned);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().name() == test.as_deref() {
+            PANICS.fetch_add(1, Ordering::SeqCst);
+        }
+        before(info);
+    }));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let locks = runtime.block_on(Client::open("mem:")).unwrap();
+    let guard = runtime.block_on(locks.mutex("job").lock()).unwrap();
+    as_a_thread_ends(runtime.handle().clone(), move || drop(guard));
+    let next = runtime.block_on(locks.mutex("job").try_lock()).unwrap().expect("it is released");
+    runtime.block_on(next.release()).unwrap();
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0);
 }
 
 #[test]

@@ -13,10 +13,10 @@ async fn refused(url: &str) -> Failure {
 }
 
 /// Connects by way of a proxy, with a timeout that a test can wait for.
-async fn through_proxy() -> Option<(RedisServer, Proxy, RedisBackend)> {
+async fn through_proxy(timeout: &str) -> Option<(RedisServer, Proxy, RedisBackend)> {
     let server = RedisServer::start_or_skip().await?;
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let backend = connect(&format!("{}?timeout=300ms", server.url_at(proxy.addr()))).await;
+    let backend = connect(&format!("{}?timeout={timeout}", server.url_at(proxy.addr()))).await;
     Some((server, proxy, backend))
 }
 
@@ -47,7 +47,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 
 #[tokio::test]
 async fn lost_answer_is_unknown_and_a_retry_gets_the_same_grant() {
-    let Some((server, proxy, backend)) = through_proxy().await else { return };
+    let Some((server, proxy, backend)) = through_proxy("300ms").await else { return };
     let claim = mutex("job");
     // The scripts are known already, so that the answer that is lost is not that they are unknown.
     let warm = mutex("warm");
@@ -93,7 +93,7 @@ async fn lost_answer_while_queued_keeps_the_place() {
 
 #[tokio::test]
 async fn a_server_that_is_down_is_known_not_to_have_done_anything() {
-    let Some((_server, proxy, backend)) = through_proxy().await else { return };
+    let Some((_server, proxy, backend)) = through_proxy("20s").await else { return };
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();
     proxy.cut().unwrap();
@@ -132,7 +132,7 @@ async fn a_hung_server_times_out_as_unknown_and_comes_back() {
 
 #[tokio::test]
 async fn a_network_that_is_cut_is_noticed_within_the_timeout() {
-    let Some((_server, proxy, backend)) = through_proxy().await else { return };
+    let Some((_server, proxy, backend)) = through_proxy("300ms").await else { return };
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();
     proxy.blackhole(Way::Both);

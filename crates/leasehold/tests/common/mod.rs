@@ -5,16 +5,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::backend::Clock;
 use leasehold::layer::Fault;
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, EventSubscriber, Snapshot, TokioClock, Tuning};
 
 /// One store that several clients reach, each over a wire of its own.
-pub(crate) struct Store(Arc<MemoryBackend>);
+pub(crate) struct Store {
+    backend: Arc<MemoryBackend>,
+    /// The clock of its clients; without one, each chooses its own.
+    clock: Option<Arc<dyn Clock>>,
+}
 
 impl Store {
     pub(crate) fn new() -> Store {
-        Store(Arc::new(MemoryBackend::new()))
+        Store { backend: Arc::new(MemoryBackend::new()), clock: None }
+    }
+
+    /// Creates one whose time, and that of its clients, is the runtime's, so that a busy machine ends no lease.
+    pub(crate) fn in_virtual_time() -> Store {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        Store { backend: Arc::new(MemoryBackend::with_clock(clock.clone())), clock: Some(clock) }
     }
 
     /// Opens a separate client, as another process would.
@@ -23,14 +34,16 @@ impl Store {
     }
 
     pub(crate) fn tuned(&self, tuning: Tuning) -> (Client, Arc<Fault>) {
-        let fault = Arc::new(Fault::over(self.0.clone()));
-        (Client::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
+        let fault = Arc::new(Fault::over(self.backend.clone()));
+        let client = Client::builder().tuning(tuning);
+        let client = self.clock.iter().fold(client, |client, clock| client.clock(clock.clone()));
+        (client.over(fault.clone()).unwrap(), fault)
     }
 
     /// Opens a client whose events `subscriber` gets. Its time is that of the runtime alone: what a busy machine takes
     /// for a call shortens no wait that a test measures.
     pub(crate) fn observed(&self, subscriber: Arc<dyn EventSubscriber>) -> (Client, Arc<Fault>) {
-        let fault = Arc::new(Fault::over(self.0.clone()));
+        let fault = Arc::new(Fault::over(self.backend.clone()));
         let client = Client::builder().subscriber(subscriber).clock(Arc::new(TokioClock::new()));
         (client.over(fault.clone()).unwrap(), fault)
     }

@@ -1,5 +1,4 @@
 //! Uncontended locks of a store that decides at once: no other task is needed, and every other rule holds.
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,7 +12,7 @@ use leasehold::backend::{
 };
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Guard};
+use leasehold::{Client, ErrorKind};
 
 #[tokio::test]
 async fn uncontended_lock_needs_no_other_task() {
@@ -52,33 +51,6 @@ async fn task_without_a_budget_that_locks_in_a_loop_lets_others_run() {
     })
     .await;
     assert!(other.is_finished());
-}
-
-thread_local! {
-    static LAST: RefCell<Option<Guard>> = const { RefCell::new(None) };
-}
-
-#[tokio::test]
-async fn guard_that_a_thread_drops_as_it_ends_is_released_without_a_panic() {
-    static PANICS: AtomicU32 = AtomicU32::new(0);
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().name() == Some("ending") {
-            PANICS.fetch_add(1, Ordering::SeqCst);
-        }
-        before(info);
-    }));
-    let (locks, _) = Store::new().client();
-    let guard = locks.mutex("job").lock().await.unwrap();
-    let handle = tokio::runtime::Handle::current();
-    let ending = std::thread::Builder::new().name("ending".to_owned()).spawn(move || {
-        LAST.set(Some(guard));
-        // What a thread uses later is destroyed first.
-        drop(handle.enter());
-    });
-    ending.unwrap().join().unwrap();
-    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
-    assert_eq!(PANICS.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

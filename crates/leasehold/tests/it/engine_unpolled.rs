@@ -105,9 +105,9 @@ async fn close_waits_for_no_reader_of_a_register() {
     assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unpolled_lock_future_in_the_queue_keeps_its_grant() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     let (other, _) = store.client();
     let held = other.mutex("job").lock().await.unwrap();

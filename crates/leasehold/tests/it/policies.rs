@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Store, ms};
-use leasehold::backend::{Clock, LossCause};
+use leasehold::backend::LossCause;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, SystemClock, TokioClock, Tuning};
+use leasehold::{Client, ErrorKind, TokioClock, Tuning};
+use tokio::time::Instant;
 
 /// After the end of its validity the lock is granted to no client for the lock delay, and then to the
 /// next.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn lock_delay_blocks_all_grants_after_a_loss() {
     for mode in [Mode::LoseRequest, Mode::LoseReply, Mode::Hang] {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let ((first, wire), (second, _)) = (store.client(), store.client());
         let lock_delay = ms(400);
         let mutex = first.mutex("job").ttl(ms(200)).lock_delay(lock_delay);
@@ -22,10 +23,10 @@ async fn lock_delay_blocks_all_grants_after_a_loss() {
         wire.set(Verb::Renew, mode);
         let successor = tokio::spawn(async move {
             let guard = second.mutex("job").ttl(ms(200)).lock().await.unwrap();
-            (SystemClock.now(), guard)
+            (Instant::now(), guard)
         });
         assert_eq!(guard.lost().await, LossCause::Expired);
-        let lost = SystemClock.now();
+        let lost = Instant::now();
         // A release after the loss must not end the lock delay.
         assert!(guard.release().await.unwrap_err().is_lost());
         // The same process waits like all others.
@@ -33,22 +34,22 @@ async fn lock_delay_blocks_all_grants_after_a_loss() {
         let (granted, _guard) = successor.await.unwrap();
         // The loss is reported up to a few milliseconds after the end of validity, from which the lock
         // delay counts.
-        let passed = granted.since(lost);
+        let passed = granted.duration_since(lost);
         assert!(passed + ms(50) >= lock_delay.mul_f64(0.99), "{mode:?}: granted {passed:?} after the loss");
         assert!(passed < ms(5000), "{mode:?}: granted only {passed:?} after the loss");
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_delay_applies_after_max_hold() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let mutex = locks.mutex("job").ttl(ms(200)).lock_delay(ms(300));
     let guard = mutex.clone().max_hold(ms(100)).lock().await.unwrap();
     assert_eq!(guard.lost().await, LossCause::MaxHold);
-    let lost = SystemClock.now();
+    let lost = Instant::now();
     drop(guard);
     drop(mutex.lock().await.unwrap());
-    assert!(SystemClock.now().since(lost) >= ms(280));
+    assert!(lost.elapsed() >= ms(280));
 }
 
 #[tokio::test]
