@@ -55,14 +55,8 @@ impl DecodedCell {
         let mut ledger = self.ledger.clone();
         ledger.raise_fence(self.raised());
         let verdict = ledger.contend(ask, self.now);
-        let granted = ledger.entries().iter().any(|entry| {
-            entry.id == ask.id && entry.granted.is_some_and(|fence| fence > self.ledger.last_fence())
-        });
-        if !granted {
-            // A floor is for the next grant. One that did not happen leaves no fence behind.
-            ledger = Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence());
-        }
-        (ledger, verdict)
+        // A floor is for the next grant. One that did not happen leaves no fence behind.
+        (Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence()), verdict)
     }
 
     /// Returns `true` if a ledger that was made from this cell has to be written back: not where nothing
@@ -135,8 +129,7 @@ impl DecodedCell {
             let is_new = now.contains(&entry.id) && !before.contains(&entry.id);
             is_new || is_shortened(entry)
         });
-        let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
-        called.sort_unstable();
+        let called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
         match (self.answered(ledger), called.len()) {
             (_, count) if count > MAX_CALLED => Call::All,
             (Some(answered), _) => Call::Answered(answered, called),

@@ -39,10 +39,6 @@ impl ObservedClaims {
     /// span.
     pub(crate) fn observe(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.is_empty() {
-            seen.remove(resource);
-            return Vec::new();
-        }
         if seen.len() >= MAX_RESOURCES && !seen.contains_key(resource) {
             seen.clear();
         }
