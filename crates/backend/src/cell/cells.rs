@@ -80,12 +80,12 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the cells of these resources, in order; `None` where there is none.
+    /// Returns the cells of these resources, in order; `None` where there is none. At least one is named.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 
-    /// Makes each of these writes whose condition holds, and answers in order. Each cell occurs once, and
-    /// cells that several tasks want at once come in the order of names. A store for which a commit is dear
-    /// makes all of them in one.
+    /// Makes each of these writes whose condition holds, and answers in order. There is at least one. Each
+    /// cell occurs once, and cells that several tasks want at once come in the order of names. A store for
+    /// which a commit is dear makes all of them in one.
     ///
     /// A write on [`WriteCondition::Free`] comes alone. One on [`WriteCondition::Seen`] comes alone or with others on
     /// the same condition.

@@ -17,3 +17,14 @@ pub fn server_clock_finding(from_the_future: u64, ttl: Duration) -> Finding {
         format!("a clock that is set forward by {ttl:?} would end a lease early; none was set back");
     Finding::new("clock", Severity::Good, "no row is from the future").meaning(meaning)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_that_was_set_back_is_a_risk() {
+        let found = [0, 1, 2].map(|rows| server_clock_finding(rows, Duration::from_secs(30)).severity);
+        assert_eq!(found, [Severity::Good, Severity::Risk, Severity::Risk]);
+    }
+}

@@ -70,6 +70,18 @@ mod tests {
     }
 
     #[test]
+    fn store_whose_pages_are_always_full_is_not_listed_for_ever() {
+        let mut listing = Listing::new(None, 1);
+        let mut pages = 0;
+        while let Some((_, length)) = listing.next_page() {
+            listing.add(length, vec![("a".to_owned(), None); length]);
+            pages += 1;
+            assert!(pages <= MAX_PAGES);
+        }
+        assert_eq!(pages, MAX_PAGES);
+    }
+
+    #[test]
     fn rows_that_are_not_shown_hide_no_others() {
         let rows = ["a", "b-", "c-", "d", "e"];
         assert_eq!(list(&rows, None, 2).0, ["a", "d"]);

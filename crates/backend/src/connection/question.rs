@@ -14,7 +14,8 @@ pub trait Question: Debug + Send + 'static {
     /// connection, and a write of what follows.
     const PORTIONS: usize;
 
-    /// Reads the first reply, and returns it with its length in bytes; `None` if its end has not arrived, and matters.
+    /// Reads the first reply, of one byte at least, and returns it with its length in bytes; `None` if its end has not
+    /// arrived, and matters.
     /// If the reply is longer than `bytes`, the rest of it is skipped as it arrives, and never kept.
     ///
     /// # Errors

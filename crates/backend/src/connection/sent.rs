@@ -70,8 +70,9 @@ impl<Q: Question> Sent<Q> {
         }
         turn.put_back(|state| {
             // What was sent meanwhile is left to the task of the connection already.
-            let is_over = state.is_idle();
-            state.caller.take_if(|caller| *caller == self.id && is_over);
+            if state.is_idle() {
+                state.caller = None;
+            }
             state.needed_driver()
         });
     }

@@ -216,7 +216,6 @@ impl<Q: Question> Shared<Q> {
         let (mut owed, mut unsent, wire, driver) = {
             let mut state = self.lock();
             state.has_ended = true;
-            state.waiting = 0;
             let wire = used.or_else(|| state.wire.take());
             let unsent =
                 std::mem::take(&mut state.unwritten).len() + wire.as_ref().map_or(0, |wire| wire.left());

@@ -90,7 +90,9 @@ async fn claim_with_a_waiter_behind_it_is_released_the_longer_way() {
     }
     assert!(release_now(&client, &held).is_none());
     assert!(!waiting.is_finished());
+    let before = store.requests();
     assert!(matches!(client.release(&[&held]).await[..], [Release::Freed]));
+    assert_eq!(store.requests() - before, 2, "a look, and the release");
     assert!(matches!(waiting.await.unwrap(), Step::Granted(_)));
 }
 

@@ -7,7 +7,7 @@ use leasehold_backend::cell::ClockSource;
 use leasehold_conformance::Subject;
 use leasehold_core::{Backend, QueueOrder, WaitMode};
 
-use crate::store::{Faults, Kind, Store, TABLE};
+use crate::store::{Faults, Kind, LONG, Store, TABLE, claim};
 
 struct Subjected(Arc<Store>, Kind, Faults);
 
@@ -59,4 +59,11 @@ mod losing_every_fifth_race {
 fn cells_have_registers_and_hand_claims_over() {
     let client = Store::new().open(TABLE, Faults::default());
     assert!(client.registers().is_some() && client.supports_transfer());
+}
+
+#[tokio::test]
+async fn part_of_a_claim_and_findings_are_those_of_the_store() {
+    let client = Store::new().open(TABLE, Faults::default());
+    assert_eq!(client.part(&claim("four", LONG)), 4);
+    assert_eq!(client.diagnose(LONG).await.len(), 1);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_backend::cell::MIN_TTL;
 use leasehold_core::{
-    Backend, CALL_GRACE, Claim, Clock, Effect, FailureKind, Fence, ManualClock, Patience, Proof, Release,
-    Renew, Renewal, Step, WaitMode,
+    Backend, CALL_GRACE, Claim, Clock, Effect, FailureKind, Fence, ManualClock, Patience, Proof, QueueOrder,
+    Release, Renew, Renewal, Step, WaitMode,
 };
 
 use crate::store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
@@ -436,4 +436,33 @@ async fn silent_waiter_is_passed_over_a_grace_after_its_written_call() {
     clock.advance(CALL_GRACE);
     let step = here.contend(&lives, &patience).await;
     assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
+}
+
+/// The look after the refusal has shown that the claim is not alone any more.
+#[tokio::test]
+async fn renewal_that_found_others_reads_first_from_then_on() {
+    let store = Store::new();
+    let kind = Kind { waiting: WaitMode::Polls, ..TABLE };
+    let [here, there] = [0; 2].map(|_| store.open(kind, Faults::default()));
+    let (held, waits) = (claim("job", LONG), claim("job", LONG));
+    assert!(try_take(&here, &held).await.is_some());
+    assert!(matches!(there.contend(&waits, &Patience::unlimited(clock())).await, Ok(Step::Busy(_))));
+    for expected in [3, 2, 2] {
+        let before = store.requests();
+        assert!(matches!(renew(&here, std::slice::from_ref(&held)).await[..], [Renewal::Renewed]));
+        assert_eq!(store.requests() - before, expected);
+    }
+}
+
+#[tokio::test]
+async fn claim_passes_those_that_wait_only_if_the_order_is_free() {
+    for (order, passes) in [(QueueOrder::Unordered, true), (QueueOrder::Fifo, false)] {
+        let store = Store::new();
+        let backend = store.open(Kind { waiting: WaitMode::Polls, order, ..TABLE }, Faults::default());
+        let (held, waits) = (claim("job", LONG), claim("job", LONG));
+        assert!(try_take(&backend, &held).await.is_some());
+        assert!(matches!(backend.contend(&waits, &Patience::unlimited(clock())).await, Ok(Step::Busy(_))));
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+        assert_eq!(try_take(&backend, &claim("job", LONG)).await.is_some(), passes, "{order:?}");
+    }
 }

@@ -3,7 +3,9 @@
 //! that waits.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold_backend::cell::CellBackend;
 use leasehold_core::{Backend, Claim, FailureKind, Fence, Grant, Note, Patience, Release, Step};
 use tokio::task::{JoinHandle, JoinSet};
@@ -178,5 +180,140 @@ fn start(client: &Client, n: usize) -> JoinHandle<(Claim, Grant)> {
 async fn until_sent(store: &Store) {
     while store.commits_to_come() > 0 {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Lets all tasks run until they wait, while no time passes.
+async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_is_divided_among_the_commits_that_may_run() {
+    let store = Store::new();
+    let (client, _) = client(&store, 7).await;
+    let gates = [0; 4].map(|_| store.stall_a_commit());
+    let mut tasks = vec![start(&client, 0)];
+    settle().await;
+    tasks.extend([1, 2, 3, 4].map(|n| start(&client, n)));
+    settle().await;
+    assert_eq!(store.commits_to_come(), 2, "the first alone, and then the others");
+    tasks.extend([5, 6].map(|n| start(&client, n)));
+    gates[0].add_permits(1);
+    settle().await;
+    assert_eq!(store.commits_to_come(), 2, "it would have less to do than the one under way");
+    gates[1].add_permits(1);
+    settle().await;
+    assert_eq!(store.commits_to_come(), 0, "one each");
+    for gate in &gates[2..] {
+        gate.add_permits(1);
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eight_commits_are_under_way_at_most() {
+    let store = Store::new();
+    let (client, _) = client(&store, 9).await;
+    let gates: Vec<_> = (0..9).map(|_| store.stall_a_commit()).collect();
+    let mut tasks = Vec::new();
+    for n in 0..9 {
+        tasks.push(start(&client, n));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.commits_to_come(), 1);
+    gates[0].add_permits(1);
+    settle().await;
+    assert_eq!(store.commits_to_come(), 0);
+    for gate in &gates[1..] {
+        gate.add_permits(1);
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Those that were answered have new requests before the next commit begins.
+#[tokio::test(start_paused = true)]
+async fn tasks_that_work_in_step_stay_in_one_commit() {
+    let store = Store::new();
+    store.commit_alone();
+    let (client, _) = client(&store, 8).await;
+    let before = store.requests();
+    let mut tasks = JoinSet::new();
+    for n in 0..8 {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for _ in 0..10 {
+                let (claim, _) = take(client.clone(), claim(&name(n), crate::store::LONG)).await;
+                assert!(matches!(client.release(&[&claim]).await[..], [Release::Freed]));
+            }
+        });
+    }
+    tasks.join_all().await;
+    let requests = store.requests() - before;
+    assert!(requests <= 24, "{requests} for 20 steps");
+}
+
+#[tokio::test(start_paused = true)]
+async fn commit_is_sent_again_only_if_one_change_is_refused() {
+    let store = Store::new();
+    let (client, _) = client(&store, 4).await;
+    let wants = |n: usize, note: &str| {
+        let (client, note) = (client.clone(), Note::new(note).unwrap());
+        let claim = claim(&name(n), crate::store::LONG).note(note);
+        async move { client.contend(&claim, &Patience::none(clock())).await }
+    };
+    let before = store.retakes();
+    let failure = wants(3, crate::store::UNWRITABLE).await.unwrap_err();
+    assert_eq!((failure.kind, store.retakes() - before), (FailureKind::Invalid, 1));
+    let gate = store.stall_a_commit();
+    let first = start(&client, 0);
+    settle().await;
+    store.fail_a_commit();
+    let others = [1, 2].map(|n| tokio::spawn(wants(n, "x")));
+    for other in others {
+        let failure = other.await.unwrap().unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    }
+    gate.add_permits(1);
+    first.await.unwrap();
+}
+
+/// A round of commits that was about to begin ends with its runtime.
+#[test]
+fn client_of_a_runtime_that_has_ended_works_in_the_next_one() {
+    for is_answered in [false, true] {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (store, first) = (Store::new(), runtime());
+        let (client, last) = first.block_on(async {
+            let (client, _) = client(&store, 0).await;
+            let claims = [0, 1, 2].map(|n| claim(&name(n), crate::store::LONG));
+            for claim in &claims {
+                assert!(try_take(&*client, claim).await.is_some());
+            }
+            let [slow, next, last] = claims;
+            store.stall_a_commit();
+            tokio::spawn({
+                let client = client.clone();
+                async move { client.release(&[&slow]).await.pop() }
+            });
+            until_sent(&store).await;
+            if is_answered {
+                assert!(matches!(client.release(&[&next]).await[..], [Release::Freed]));
+            } else {
+                assert!(client.release(&[&next]).now_or_never().is_none());
+            }
+            (client, last)
+        });
+        drop(first);
+        let released = runtime().block_on(async {
+            tokio::time::timeout(Duration::from_secs(5), client.release(&[&last])).await.unwrap()
+        });
+        assert!(matches!(released[..], [Release::Freed]), "{is_answered}: {released:?}");
     }
 }

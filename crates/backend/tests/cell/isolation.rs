@@ -39,7 +39,7 @@ async fn a_locked_cell_keeps_no_other_lease_from_renewal() {
         let proof = Proof::none();
         let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
         let renewals = client.renew(&batch).await;
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
         for (n, renewal) in renewals.iter().enumerate() {
             match renewal {
                 Renewal::Renewed => assert_ne!(n, 7),
@@ -59,7 +59,7 @@ async fn a_locked_cell_keeps_no_other_lock_from_release() {
     for round in 0..2 {
         let began = tokio::time::Instant::now();
         let releases = client.release(&claims.iter().collect::<Vec<_>>()).await;
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
         for (n, release) in releases.iter().enumerate() {
             match release {
                 Release::Freed => assert!(n != 7 && round == 0),
@@ -92,6 +92,34 @@ async fn a_slow_commit_of_another_client_is_waited_for() {
     assert!(matches!(released[..], [Release::Freed]), "{released:?}");
 }
 
+/// Alone it gets nearly all tries, each of which is a look and a write.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_stays_locked_is_given_up() {
+    let store = Store::new();
+    let (_client, claims) = holding(&store, 8).await;
+    let other = store.open(TABLE, Faults::default());
+    store.lock("job 7");
+    let (before, began) = (store.requests(), tokio::time::Instant::now());
+    let released = other.release(&[&claims[7]]).await;
+    assert!(matches!(&released[..], [Release::Unknown(failure)] if names_the_cell(failure)), "{released:?}");
+    assert_eq!(store.requests() - before, 2 * 49);
+    assert!(began.elapsed() < 2 * SOON, "{:?}", began.elapsed());
+}
+
+/// Others wait for a renewal and a release, so their pauses are shorter than those of claims.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lost_races_is_repeated_soon() {
+    let store = Store::new();
+    let (client, claims) = holding(&store, 1).await;
+    store.overtake("job 0", 10);
+    let (proof, began) = (Proof::none(), tokio::time::Instant::now());
+    let renewed = client.renew(&[Renew { claim: &claims[0], proof: &proof }]).await;
+    assert!(matches!(renewed[..], [Renewal::Renewed]), "{renewed:?}");
+    assert_eq!(store.still_to_overtake("job 0"), 0);
+    // Nine pauses of random length: 46 ms at most, and a part of a millisecond more for each.
+    assert!(began.elapsed() <= Duration::from_millis(64), "{:?}", began.elapsed());
+}
+
 /// Two hundred waiters that leave at once change a cell two hundred times, each after the other.
 #[tokio::test(start_paused = true)]
 async fn change_outlasts_two_hundred_other_writers() {
@@ -108,7 +136,7 @@ async fn change_outlasts_two_hundred_other_writers() {
     let left = client
         .contend(&wait, &Patience::until(clock(), clock().now().after(Duration::from_millis(50))))
         .await;
-    assert!(matches!(left, Ok(Step::Busy { .. })), "{left:?}");
+    assert!(matches!(left, Ok(Step::Busy(ref hint)) if hint.ahead == Some(1)), "{left:?}");
 
     store.overtake("job 0", 200);
     let released = client.release(&[&claims[0]]).await;

@@ -7,8 +7,12 @@ mod conformance;
 mod direct;
 mod faults;
 mod group_commit;
+mod inspecting;
 mod isolation;
 #[cfg(feature = "laws")]
 mod laws;
+mod pausing;
+mod plain;
 mod store;
 mod subscribing;
+mod sweeping;

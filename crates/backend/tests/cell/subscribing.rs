@@ -54,11 +54,12 @@ async fn a_waiter_that_nobody_notifies_looks_by_itself() {
     store.notify_nobody();
     let waiting =
         tokio::spawn(async move { waiter.contend(&claim("job", LONG), &Patience::unlimited(clock())).await });
-    let before = store.requests();
+    let (before, seizures) = (store.requests(), store.seizures());
     tokio::time::sleep(Duration::from_secs(15)).await;
     // Every 300 to 400 ms, a read and perhaps a write.
     let requests = store.requests() - before;
     assert!((30..=110).contains(&requests), "{requests}");
+    assert_eq!(store.seizures() - seizures, 1, "claims live in the cell");
     holder.release(&[&held]).await;
     let began = Instant::now();
     assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
@@ -82,6 +83,65 @@ async fn a_waiter_that_listens_sends_nothing_until_it_is_called() {
     };
     let asked = turns().await;
     assert_eq!(turns().await, asked);
+    // It asks again when a third of the time of its place is over.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(turns().await, asked);
     holder.release(&[&held]).await;
     assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_ends_with_its_first_request_is_not_subscribed() {
+    let store = Store::new();
+    let holder = store.open(TABLE, Faults::default());
+    try_take(&holder, &claim("job", LONG)).await.unwrap();
+    let (waiter, notifier) = store.open_unconnected();
+    let subscribed = tokio::spawn(async move { notifier.until_subscribed().await });
+    let (answer, patience) = (store.stall_an_answer(), Patience::unlimited(clock()));
+    let end = async {
+        while store.has_answer_to_stall() {
+            tokio::task::yield_now().await;
+        }
+        patience.end();
+        answer.add_permits(1);
+    };
+    let wanted = claim("job", LONG);
+    let (step, ()) = tokio::join!(waiter.contend(&wanted, &patience), end);
+    assert!(matches!(step, Ok(Step::Busy(hint)) if hint.ahead == Some(1)));
+    tokio::task::yield_now().await;
+    assert!(!subscribed.is_finished());
+}
+
+/// The next in the queue has died. The one behind it asks once, and then waits as before.
+#[tokio::test(start_paused = true)]
+async fn waiter_checks_once_whether_another_answers_its_call() {
+    let store = Store::new();
+    let holder = store.open(TABLE, Faults::default());
+    let held = claim("job", LONG);
+    try_take(&holder, &held).await.unwrap();
+    let waiting = async || {
+        let seen = holder.inspect(&held.resource, None, &Patience::none(clock())).await.unwrap();
+        seen.waiting.len()
+    };
+    let start = || {
+        let waiter = store.open(TABLE, Faults::default());
+        tokio::spawn(async move { waiter.contend(&claim("job", LONG), &Patience::unlimited(clock())).await })
+    };
+    let dead = start();
+    while waiting().await < 1 {}
+    dead.abort();
+    assert!(dead.await.unwrap_err().is_cancelled());
+    let lives = start();
+    while waiting().await < 2 {}
+    holder.release(&[&held]).await;
+    let before = store.requests();
+    // The call is unanswered for 250 ms, and the waiter is the second.
+    tokio::time::sleep(Duration::from_millis(255)).await;
+    assert_eq!(store.requests(), before);
+    tokio::time::sleep(Duration::from_millis(4)).await;
+    assert!(store.requests() > before);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let requests = store.requests() - before;
+    assert!(requests < 10, "{requests}");
+    lives.abort();
 }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use leasehold_backend::connection::{Connection, NoAnswer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::lines::{Counting, Gate, Gated, Lines, answer, ask, line, opened, poll, received};
+use crate::lines::{Counting, Gate, Gated, Hooked, Lines, answer, ask, line, opened, poll, received};
 
 #[tokio::test]
 async fn end_of_an_idle_connection_is_noticed_with_the_next_request() {
@@ -165,6 +165,92 @@ async fn caller_waits_on_when_another_has_read_what_has_arrived() {
 }
 
 #[tokio::test]
+async fn all_answers_that_have_arrived_are_handed_out_at_once() {
+    const REQUESTS: usize = 64;
+    let (connection, mut far) = opened(4 * REQUESTS);
+    let mut sent: Vec<_> = (0..REQUESTS).map(|_| ask(&connection, "ask ")).collect();
+    received(&mut far, 4 * REQUESTS).await;
+    far.write_all("1\n".repeat(REQUESTS).as_bytes()).now_or_never().unwrap().unwrap();
+    connection.read_arrived().now_or_never().unwrap();
+    assert!(sent.iter_mut().all(|sent| poll(sent) == Poll::Ready(line(1))));
+    assert!(connection.is_usable());
+}
+
+#[tokio::test]
+async fn garbled_answer_that_has_arrived_ends_the_connection() {
+    let (connection, mut far) = opened(64);
+    let sent = ["one ", "two "].map(|text| ask(&connection, text));
+    received(&mut far, 8).await;
+    far.write_all(b"?what\n7\n").now_or_never().unwrap().unwrap();
+    connection.read_arrived().now_or_never().unwrap();
+    assert!(!connection.is_usable());
+    for sent in sent {
+        assert_eq!(sent.now_or_never(), Some(Err(NoAnswer::Broken)));
+    }
+    assert!(connection.read_arrived().now_or_never().is_some(), "there is nothing to wait for");
+}
+
+#[tokio::test]
+async fn connection_whose_stream_panics_ends() {
+    let (connection, _far, reads, _) = Hooked::opened();
+    tokio::task::yield_now().await;
+    let mut sent = ask(&connection, "ask ");
+    reads.set(|| panic!("as the test wants it"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(&mut sent))).is_err());
+    assert!(!connection.is_usable());
+    assert_eq!(sent.now_or_never(), Some(Err(NoAnswer::Broken)));
+}
+
+#[tokio::test]
+async fn stream_that_is_in_use_at_the_end_is_closed_after_its_use() {
+    let (near, mut far, _) = Counting::endless();
+    let gate = Arc::new(Gate::default());
+    let connection = Connection::<Lines>::new(Box::new(Gated { stream: near, gate: gate.clone() }));
+    tokio::task::yield_now().await;
+    let mut sent = ask(&connection, "ask ");
+    gate.close();
+    let reading = std::thread::spawn(move || (poll(&mut sent), sent));
+    gate.reached().await;
+    drop(connection);
+    // The task of the connection ends before.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    gate.open();
+    let (polled, _sent) = reading.join().unwrap();
+    assert_eq!(polled, Poll::Ready(Err(NoAnswer::Broken)));
+    assert_eq!(received(&mut far, 4).await, "ask ");
+    let closed = tokio::time::timeout(Duration::from_secs(5), far.read(&mut [0])).await;
+    assert_eq!(closed.unwrap().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn task_of_a_connection_ends_with_it() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (connection, _far) = opened(64);
+    tokio::task::yield_now().await;
+    assert_eq!(tasks(), 1);
+    drop(connection);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks(), 0);
+}
+
+#[test]
+fn connection_ends_with_the_runtime_of_its_task() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (connection, _far, sent) = runtime.block_on(async {
+        let (connection, far) = opened(64);
+        let sent = ask(&connection, "ask ");
+        (connection, far, sent)
+    });
+    drop(runtime);
+    assert!(!connection.is_usable());
+    assert_eq!(sent.now_or_never(), Some(Err(NoAnswer::Broken)));
+}
+
+#[tokio::test]
 async fn request_abandoned_in_the_queue_is_never_sent() {
     let (connection, mut far) = opened(4);
     // The first fills the way to the server, so that the second stays here.
@@ -173,9 +259,12 @@ async fn request_abandoned_in_the_queue_is_never_sent() {
     let (second, third) = (ask(&connection, "second"), ask(&connection, "third"));
     assert_eq!(second.within(Duration::from_millis(20)).await, Err(NoAnswer::Unsent));
     assert!(connection.is_usable());
+    // The first is not written as a whole, and its answer is there already.
+    far.write_all(b"1\n").await.unwrap();
+    assert_eq!(answer(first).await, line(1));
     assert_eq!(received(&mut far, 14).await, "the firstthird");
-    far.write_all(b"1\n3\n").await.unwrap();
-    assert_eq!((answer(first).await, answer(third).await), (line(1), line(3)));
+    far.write_all(b"3\n").await.unwrap();
+    assert_eq!(answer(third).await, line(3));
 }
 
 #[tokio::test]
@@ -191,11 +280,13 @@ async fn request_behind_very_many_others_is_taken_back() {
     let [second, third, fourth, last] = others;
     assert_eq!(last.within(Duration::from_millis(20)).await, Err(NoAnswer::Unsent));
     assert!(connection.is_usable());
-    received(&mut far, 3 * long.len()).await;
-    far.write_all(b"1\n2\n3\n4\n").await.unwrap();
-    for (number, sent) in [first, second, third, fourth].into_iter().enumerate() {
-        assert_eq!(answer(sent).await, line(number + 1));
-    }
+    // The last of them is not gathered yet.
+    received(&mut far, long.len()).await;
+    far.write_all(b"1\n2\n").await.unwrap();
+    assert_eq!((answer(first).await, answer(second).await), (line(1), line(2)));
+    received(&mut far, 2 * long.len()).await;
+    far.write_all(b"3\n4\n").await.unwrap();
+    assert_eq!((answer(third).await, answer(fourth).await), (line(3), line(4)));
 }
 
 #[tokio::test]

@@ -1,16 +1,19 @@
 //! A protocol of lines, and streams for it.
 
+use std::cell::Cell;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use leasehold_backend::connection::{Answer, Connection, Question, Sent, garbled};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 
-/// A question that so many lines answer. A line that begins with `?` makes no sense.
+/// A question that so many lines answer. A line that begins with `?` makes no sense. Behind one of `+` and a number, so
+/// many bytes follow that do not matter.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     expected: usize,
@@ -24,17 +27,30 @@ impl Question for Lines {
     const PORTIONS: usize = 8;
 
     fn read(bytes: &[u8]) -> io::Result<Option<(String, usize)>> {
+        TRIED.set(TRIED.get() + 1);
+        assert!(!bytes.is_empty(), "no reply begins there");
         if bytes.first() == Some(&b'?') {
             return Err(garbled("a question is not an answer"));
         }
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        Ok(end.map(|end| (String::from_utf8_lossy(&bytes[..end]).into_owned(), end + 1)))
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let behind = line.strip_prefix('+').map_or(0, |count| count.parse().unwrap());
+        Ok(Some((line, end + 1 + behind)))
     }
 
     fn take(&mut self, reply: String) -> io::Result<Option<Vec<String>>> {
         self.lines.push(reply);
         Ok((self.lines.len() == self.expected).then(|| std::mem::take(&mut self.lines)))
     }
+}
+
+thread_local! {
+    static TRIED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns how often this thread has looked for the end of a reply.
+pub(crate) fn tried() -> usize {
+    TRIED.get()
 }
 
 /// Returns a connection over a way of so many bytes, and its other end.
@@ -76,11 +92,13 @@ pub(crate) async fn received(far: &mut DuplexStream, count: usize) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// A stream that counts its writes, and takes no more after so many bytes.
+/// A stream that counts how it is used, and takes no more after so many bytes.
 #[derive(Debug)]
 pub(crate) struct Counting {
     pub(crate) stream: DuplexStream,
+    pub(crate) reads: Arc<AtomicUsize>,
     pub(crate) writes: Arc<AtomicUsize>,
+    pub(crate) flushes: Arc<AtomicUsize>,
     pub(crate) left: usize,
 }
 
@@ -88,8 +106,8 @@ impl Counting {
     /// Returns a stream without an end, its other end, and its number of writes.
     pub(crate) fn endless() -> (Counting, DuplexStream, Arc<AtomicUsize>) {
         let (stream, far) = tokio::io::duplex(1 << 16);
-        let writes = Arc::new(AtomicUsize::new(0));
-        (Counting { stream, writes: writes.clone(), left: usize::MAX }, far, writes)
+        let [reads, writes, flushes] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        (Counting { stream, reads, writes: writes.clone(), flushes, left: usize::MAX }, far, writes)
     }
 }
 
@@ -99,6 +117,7 @@ impl AsyncRead for Counting {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -119,6 +138,7 @@ impl AsyncWrite for Counting {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -186,6 +206,79 @@ impl AsyncWrite for Gated {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// An event at the next use of a stream.
+#[derive(Clone, Default)]
+pub(crate) struct Hook(Arc<Mutex<Option<Event>>>);
+
+type Event = Box<dyn FnOnce() + Send>;
+
+impl Hook {
+    pub(crate) fn set(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap() = Some(Box::new(happens));
+    }
+
+    fn run(&self) {
+        let happens = self.0.lock().unwrap().take();
+        if let Some(happens) = happens {
+            happens();
+        }
+    }
+}
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hook")
+    }
+}
+
+/// A stream with which something happens while it is read or flushed.
+#[derive(Debug)]
+pub(crate) struct Hooked {
+    stream: DuplexStream,
+    reads: Hook,
+    flushes: Hook,
+}
+
+impl Hooked {
+    /// Returns a connection over such a stream, its other end, and the hooks of reads and of flushes.
+    pub(crate) fn opened() -> (Arc<Connection<Lines>>, DuplexStream, Hook, Hook) {
+        let (stream, far) = tokio::io::duplex(64);
+        let (reads, flushes) = (Hook::default(), Hook::default());
+        let near = Hooked { stream, reads: reads.clone(), flushes: flushes.clone() };
+        (Arc::new(Connection::new(Box::new(near))), far, reads, flushes)
+    }
+}
+
+impl AsyncRead for Hooked {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.reads.run();
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Hooked {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushes.run();
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

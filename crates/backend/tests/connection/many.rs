@@ -1,13 +1,14 @@
 //! Many requests at the same time are written and read by the task of the connection.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leasehold_backend::connection::{Connection, Sent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::lines::{Counting, Lines, answer, ask, ask_for, line, opened, poll, received};
+use crate::lines::{Counting, Hooked, Lines, answer, ask, ask_for, line, opened, poll, received};
 
 #[tokio::test]
 async fn answers_are_handed_out_in_the_order_of_the_requests() {
@@ -145,4 +146,52 @@ async fn each_caller_gets_its_own_answer_whatever_the_others_do() {
     assert!(connection.is_usable());
     drop(connection);
     serving.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_is_made_while_another_is_flushed_is_written() {
+    let (connection, mut far, _, flushes) = Hooked::opened();
+    let sent = ["one ", "two "].map(|text| ask(&connection, text));
+    let third = Arc::new(Mutex::new(None));
+    flushes.set({
+        let (connection, third) = (connection.clone(), third.clone());
+        move || *third.lock().unwrap() = Some(ask(&connection, "three"))
+    });
+    let requests = tokio::time::timeout(Duration::from_secs(1), received(&mut far, 13));
+    assert_eq!(requests.await.unwrap(), "one two three");
+    far.write_all(b"1\n2\n3\n").await.unwrap();
+    let third = third.lock().unwrap().take().unwrap();
+    let [first, second] = sent;
+    assert_eq!((answer(first).await, answer(second).await, answer(third).await), (line(1), line(2), line(3)));
+}
+
+/// TLS keeps what is not flushed.
+#[tokio::test]
+async fn stream_is_flushed_after_it_was_written() {
+    let (near, mut far, _) = Counting::endless();
+    let flushes = near.flushes.clone();
+    let connection = Connection::<Lines>::new(Box::new(near));
+    tokio::task::yield_now().await;
+    let sent = ["one ", "two "].map(|text| ask(&connection, text));
+    received(&mut far, 8).await;
+    assert_eq!(flushes.load(Ordering::SeqCst), 2);
+    far.write_all(b"1\n2\n").await.unwrap();
+    for sent in sent {
+        answer(sent).await.unwrap();
+    }
+    assert_eq!(flushes.load(Ordering::SeqCst), 2, "nothing was written since");
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_answer_behind_a_long_one_is_found_when_it_is_whole() {
+    let (connection, mut far) = opened(256);
+    let sent = ["one ", "two "].map(|text| ask(&connection, text));
+    received(&mut far, 8).await;
+    let long = "x".repeat(100);
+    for part in [long.as_str(), "\nsec", "ond\n"] {
+        far.write_all(part.as_bytes()).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let [first, second] = sent;
+    assert_eq!((answer(first).await, answer(second).await), (line(long), line("second")));
 }

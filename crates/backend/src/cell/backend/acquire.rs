@@ -236,7 +236,6 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Leaves the queue. Nothing of the claim remains.
     async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
-        self.pollers.forget(claim.id);
         match self.end(&[claim]).await.pop() {
             Some(Release::Unknown(mut failure)) => {
                 // No matter what this request did, the place may still exist.

@@ -48,7 +48,6 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
         match outcome {
             Ok(WriteOutcome::Written { .. }) => {
                 self.memory.owned_cells.forget(claim.id);
-                self.pollers.forget(claim.id);
                 self.empty_cells.remember(&claim.resource, version);
                 Some(Release::Freed)
             }

@@ -341,3 +341,80 @@ const MAX_COMMITS: usize = 8;
 const LINGER: Duration = Duration::from_millis(1);
 /// The most cells of one commit.
 const MAX_CELLS: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Fence;
+
+    use super::*;
+
+    type Tasks = Vec<oneshot::Receiver<Vec<WriteResult>>>;
+
+    /// Returns the calls of tasks that each want to change these cells.
+    fn waiting(max_commits: usize, wanted: &[&[&str]]) -> (PendingCalls, Tasks) {
+        let mut calls = PendingCalls { max_commits, ..PendingCalls::default() };
+        let tasks = wanted.iter().map(|cells| {
+            let write = |name: &&str| Write {
+                at: Resource::new(name).unwrap(),
+                when: WriteCondition::Emptied(1),
+                put: Put::nothing(Fence::default(), 2),
+                answer: WriteAnswer::Brief,
+            };
+            let (reply_to, answer) = oneshot::channel();
+            calls.push(Batch { writes: cells.iter().map(write).collect(), reply_to: Some(reply_to) });
+            answer
+        });
+        let tasks = tasks.collect();
+        (calls, tasks)
+    }
+
+    /// Takes a commit, and returns the names of its cells with the number of those that still wait.
+    fn taken(calls: &mut PendingCalls) -> (String, usize) {
+        let names = calls.take().into_iter().flat_map(|batch| batch.writes);
+        (names.map(|write| write.at.as_str().to_owned()).collect(), calls.cells_waiting)
+    }
+
+    #[test]
+    fn commit_takes_no_more_than_its_share() {
+        let (mut calls, _tasks) = waiting(2, &[&["a"], &["b", "c"], &["d", "e"], &["f"]]);
+        assert_eq!(taken(&mut calls), ("abc".to_owned(), 3));
+        assert_eq!(taken(&mut calls), ("de".to_owned(), 1));
+        assert_eq!(taken(&mut calls), ("f".to_owned(), 0));
+        let names: Vec<String> = (0..=MAX_CELLS).map(|n| n.to_string()).collect();
+        let names: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
+        let (mut calls, _tasks) = waiting(1, &names.iter().map(|name| name.as_slice()).collect::<Vec<_>>());
+        assert_eq!((calls.take().len(), calls.cells_waiting), (MAX_CELLS, 1));
+    }
+
+    #[test]
+    fn cell_is_in_a_commit_once() {
+        let (mut calls, _tasks) = waiting(1, &[&["a"], &["b"], &["c", "a"], &["d"]]);
+        assert_eq!(taken(&mut calls), ("ab".to_owned(), 3));
+        assert_eq!(taken(&mut calls), ("cad".to_owned(), 0));
+    }
+
+    #[test]
+    fn change_of_a_task_that_has_left_is_not_taken() {
+        let (mut calls, mut tasks) = waiting(1, &[&["a"], &["b"], &["c"]]);
+        drop(tasks.remove(1));
+        assert_eq!(taken(&mut calls), ("ac".to_owned(), 0));
+    }
+
+    #[test]
+    fn second_commit_runs_alongside_if_it_has_as_much_to_do() {
+        for (commits, all_commits, cells, is_ready) in [
+            (0, 0, 0, false),
+            (0, 0, 1, true),
+            (1, 1, 2, false),
+            (1, 1, 3, true),
+            (1, MAX_COMMITS - 1, 3, true),
+            (1, MAX_COMMITS, 3, false),
+            (2, 2, 3, false),
+        ] {
+            let wanted: [&[&str]; 3] = [&["a"], &["b"], &["c"]];
+            let (calls, _tasks) = waiting(2, &wanted[..cells]);
+            let calls = PendingCalls { commits, all_commits, cells_under_way: 3, ..calls };
+            assert_eq!(calls.is_ready(), is_ready, "{calls:?}");
+        }
+    }
+}

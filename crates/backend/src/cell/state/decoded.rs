@@ -55,14 +55,8 @@ impl DecodedCell {
         let mut ledger = self.ledger.clone();
         ledger.raise_fence(self.raised());
         let verdict = ledger.contend(ask, self.now);
-        let granted = ledger.entries().iter().any(|entry| {
-            entry.id == ask.id && entry.granted.is_some_and(|fence| fence > self.ledger.last_fence())
-        });
-        if !granted {
-            // A floor is for the next grant. One that did not happen leaves no fence behind.
-            ledger = Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence());
-        }
-        (ledger, verdict)
+        // A floor is for the next grant. One that did not happen leaves no fence behind.
+        (Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence()), verdict)
     }
 
     /// Returns `true` if a ledger that was made from this cell has to be written back: not where nothing
@@ -135,8 +129,7 @@ impl DecodedCell {
             let is_new = now.contains(&entry.id) && !before.contains(&entry.id);
             is_new || is_shortened(entry)
         });
-        let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
-        called.sort_unstable();
+        let called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
         match (self.answered(ledger), called.len()) {
             (_, count) if count > MAX_CALLED => Call::All,
             (Some(answered), _) => Call::Answered(answered, called),
@@ -272,26 +265,99 @@ mod tests {
     }
 
     #[test]
-    fn called_waiter_that_leaves_counts_as_answered() {
-        let hour = Duration::from_secs(3_600);
-        let now = Moment::from_millis(1_000);
-        let mut ledger = Ledger::new(BY_STORE);
-        for id in 1..=3 {
-            ledger.contend(&ask_of(&claim(id, hour), Wait::Queued(hour)), now);
+    fn request_that_is_not_granted_anew_leaves_no_fence_behind() {
+        let second = Duration::from_secs(1);
+        // The store is in a later epoch than at the grant.
+        let cell = seized(ClockSource::Store, second, Duration::ZERO);
+        let decoded = open(&cell, ClockSource::Store, &ObservedClaims::default(), 0);
+        for asking in [claim(1, second), claim(2, second)] {
+            let (ledger, _) = decoded.contend(&ask_of(&asking, Wait::Queued(second)));
+            assert_eq!(ledger.last_fence(), Fence::new(3, 9, 0), "{asking:?}");
         }
-        assert!(ledger.release(ClaimId::from_bytes([1; 16]), now));
-        let decoded = DecodedCell {
+    }
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const NOW: Moment = Moment::from_millis(1_000);
+
+    /// Returns a cell with this queue, as a store that keeps time has it.
+    fn with(ledger: &Ledger, now: Moment) -> DecodedCell {
+        DecodedCell {
             ledger: ledger.clone(),
             now,
             version: 1,
             floor: BY_STORE,
             lifetime: ClockSource::Store.lifetime(),
             raw: ledger.entries().to_vec(),
-        };
+        }
+    }
+
+    fn id(id: u8) -> ClaimId {
+        ClaimId::from_bytes([id; 16])
+    }
+
+    /// Returns a queue of these claims with an hour each: the first holds, and the others wait.
+    fn queue(ids: std::ops::RangeInclusive<u8>) -> Ledger {
+        let mut ledger = Ledger::new(BY_STORE);
+        for id in ids {
+            ledger.contend(&ask_of(&claim(id, HOUR), Wait::Queued(HOUR)), NOW);
+        }
+        ledger
+    }
+
+    #[test]
+    fn called_waiter_that_leaves_counts_as_answered() {
+        let mut ledger = queue(1..=3);
+        assert!(ledger.release(id(1), NOW));
+        let decoded = with(&ledger, NOW);
         // The second was called by that release. It leaves, and the third is called in its place.
-        assert!(ledger.release(ClaimId::from_bytes([2; 16]), now));
-        let (left, next) = (address(ClaimId::from_bytes([2; 16])), address(ClaimId::from_bytes([3; 16])));
-        assert_eq!(decoded.newly_called(&ledger), Call::Answered(left, vec![next]));
+        assert!(ledger.release(id(2), NOW));
+        assert_eq!(decoded.newly_called(&ledger), Call::Answered(address(id(2)), vec![address(id(3))]));
+    }
+
+    #[test]
+    fn called_waiter_whose_lease_ends_before_its_place_has_answered() {
+        let mut ledger = queue(1..=2);
+        assert!(ledger.release(id(1), NOW));
+        let (in_time, too_late) = (with(&ledger, NOW), with(&ledger, NOW.after(CALL_GRACE)));
+        ledger.contend(&ask_of(&claim(2, CALL_GRACE / 5), Wait::Queued(HOUR)), NOW);
+        assert_eq!(in_time.newly_called(&ledger), Call::Answered(address(id(2)), Vec::new()));
+        // Passed over, it has not answered.
+        let (ledger, _) = too_late.contend(&ask_of(&claim(3, HOUR), Wait::Queued(HOUR)));
+        assert!(ledger.entries().iter().all(|entry| entry.id == id(3)));
+        assert_eq!(too_late.newly_called(&ledger), Call::None);
+    }
+
+    #[test]
+    fn waiter_is_called_once_however_soon_its_place_ends() {
+        let mut ledger = queue(1..=1);
+        ledger.contend(&ask_of(&claim(2, HOUR), Wait::Queued(CALL_GRACE / 2)), NOW);
+        ledger.contend(&ask_of(&claim(3, HOUR), Wait::Queued(HOUR)), NOW);
+        let decoded = with(&ledger, NOW);
+        assert!(ledger.release(id(1), NOW));
+        assert_eq!(decoded.newly_called(&ledger), Call::These(vec![address(id(2))]));
+        let decoded = with(&ledger, NOW);
+        ledger.contend(&ask_of(&claim(4, HOUR), Wait::Queued(HOUR)), NOW);
+        assert_eq!(decoded.newly_called(&ledger), Call::None);
+    }
+
+    #[test]
+    fn more_waiters_than_can_be_named_are_all_called() {
+        for (count, is_named) in [(MAX_CALLED, true), (MAX_CALLED + 1, false)] {
+            let mut ledger = queue(1..=1);
+            for reader in 0..u64::try_from(count).unwrap() {
+                let mut reader_id = [7; 16];
+                reader_id[..8].copy_from_slice(&reader.to_be_bytes());
+                let resource = Resource::new("a b").unwrap();
+                let reader = Claim::new(ClaimId::from_bytes(reader_id), resource, Share::READER, HOUR);
+                ledger.contend(&ask_of(&reader, Wait::Queued(HOUR)), NOW);
+            }
+            let decoded = with(&ledger, NOW);
+            assert!(ledger.release(id(1), NOW));
+            match decoded.newly_called(&ledger) {
+                Call::These(called) => assert!(is_named && called.len() == count, "{}", called.len()),
+                call => assert!(!is_named && call == Call::All, "{count}: {call:?}"),
+            }
+        }
     }
 
     #[test]
@@ -365,7 +431,8 @@ mod tests {
     fn joining_the_queue_restarts_no_span_of_another_claim() {
         let (mine, clock_source) = (ObservedClaims::default(), ClockSource::Observer);
         let mut cell = seized(clock_source, Duration::from_millis(100), Duration::ZERO);
-        let decoded = open(&cell, clock_source, &mine, 1_000);
+        open(&cell, clock_source, &mine, 1_000);
+        let decoded = open(&cell, clock_source, &mine, 1_050);
         let joining = claim(2, Duration::from_millis(100));
         let (ledger, _) = decoded.contend(&ask_of(&joining, Wait::Queued(Duration::from_secs(60))));
         cell.text = decoded.put(&joining.resource, &ledger).unwrap().text;
@@ -403,6 +470,8 @@ mod tests {
         assert!(seen.is_worth_writing(&challenged, &reader, Duration::from_secs(60)));
         let seen = decode(&challenged, leasehold_core::CHALLENGE_AFTER);
         assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::None, "called already");
+        let answered = seen.contend(&ask_of(&writer, wait)).0;
+        assert_eq!(call(&seen, &answered), Call::Answered(address(writer.id), Vec::new()));
         let seen = decode(&ledger, Duration::ZERO);
         let mut left = seen.ledger.clone();
         assert!(left.release(ClaimId::from_bytes([1; 16]), seen.now));

@@ -39,10 +39,6 @@ impl ObservedClaims {
     /// span.
     pub(crate) fn observe(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.is_empty() {
-            seen.remove(resource);
-            return Vec::new();
-        }
         if seen.len() >= MAX_RESOURCES && !seen.contains_key(resource) {
             seen.clear();
         }
@@ -65,3 +61,39 @@ impl ObservedClaims {
 
 /// Resources whose claims are remembered.
 const MAX_RESOURCES: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use leasehold_core::{Note, Share};
+
+    use super::*;
+
+    #[test]
+    fn what_is_seen_is_remembered_for_a_bounded_number_of_resources() {
+        let observed = ObservedClaims::default();
+        let entry = Entry {
+            id: ClaimId::from_bytes([1; 16]),
+            share: Share::MUTEX,
+            granted: Some(Fence::new(1, 1, 0)),
+            until: Moment::START.after(Duration::from_secs(1)),
+            since: Moment::START,
+            beats: 0,
+            note: Note::default(),
+        };
+        let count = || observed.0.lock().unwrap().len();
+        let see = |name: usize, now| {
+            let at = Resource::new(&name.to_string()).unwrap();
+            observed.observe(&at, std::slice::from_ref(&entry), Moment::from_millis(now))
+        };
+        for name in 0..MAX_RESOURCES {
+            assert_eq!(see(name, 5), [Moment::from_millis(5)]);
+        }
+        assert_eq!(count(), MAX_RESOURCES);
+        assert_eq!(see(0, 7), [Moment::from_millis(5)], "it is known");
+        assert_eq!(see(MAX_RESOURCES, 7), [Moment::from_millis(7)], "one more is new");
+        assert!(count() <= MAX_RESOURCES);
+        assert_eq!(see(MAX_RESOURCES, 8), [Moment::from_millis(7)]);
+    }
+}

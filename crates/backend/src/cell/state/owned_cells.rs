@@ -73,3 +73,47 @@ impl OwnedCells {
 const MANY: usize = 64;
 /// Claims that are remembered.
 const MAX_CLAIMS: usize = 200_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn id(number: usize) -> ClaimId {
+        let mut id = [7; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        ClaimId::from_bytes(id)
+    }
+
+    fn alone(until: Moment) -> Alone {
+        let fence = Fence::new(1, 1, 0);
+        Alone { version: 1, is_contested: false, fence, last: fence, since: Moment::START, until }
+    }
+
+    #[test]
+    fn claims_whose_leases_are_over_are_forgotten_now_and_then() {
+        let (owned, now) = (OwnedCells::default(), Moment::from_millis(1_000));
+        let later = now.after(Duration::from_secs(60));
+        owned.remember(id(0), alone(later), now);
+        owned.remember(id(1), alone(now), now);
+        for number in 2..=MANY {
+            assert!(owned.recall(id(1)).is_some(), "each time would look at all of them");
+            owned.remember(id(number), alone(later), now);
+        }
+        assert!(owned.recall(id(0)).is_some() && owned.recall(id(1)).is_none());
+        assert!(!owned.are_many());
+    }
+
+    #[test]
+    fn number_of_remembered_claims_is_bounded() {
+        let (owned, now) = (OwnedCells::default(), Moment::START);
+        let later = now.after(Duration::from_secs(60));
+        for number in 0..=MAX_CLAIMS {
+            owned.remember(id(number), alone(later), now);
+        }
+        assert!(owned.recall(id(MAX_CLAIMS - 1)).is_some() && owned.recall(id(MAX_CLAIMS)).is_none());
+        owned.remember(id(0), Alone { version: 2, ..alone(later) }, now);
+        assert_eq!(owned.recall(id(0)).map(|alone| alone.version), Some(2), "it was remembered before");
+    }
+}

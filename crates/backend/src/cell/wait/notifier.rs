@@ -222,13 +222,21 @@ impl Drop for Subscription {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn resource() -> Resource {
         Resource::new("a").unwrap()
     }
 
-    #[tokio::test]
+    #[test]
+    fn claims_have_different_addresses() {
+        let addresses = [1, 2, 3].map(|id| address(ClaimId::from_bytes([id; 16])));
+        assert!(addresses[0] != addresses[1] && addresses[1] != addresses[2], "{addresses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn call_wakes_the_named_waiter_and_notifies_the_others() {
         let notifier = Notifier::new();
         let (one, two, all) = (
@@ -239,7 +247,8 @@ mod tests {
         notifier.notify(&resource(), &Call::These(vec![2]));
         assert_eq!(two.receive().await, Notification::Called);
         assert_eq!(one.receive().await, Notification::Others);
-        assert!(one.next_check().is_some(), "the other may not answer");
+        let may_not_answer = Instant::now() + leasehold_core::PROBE_AFTER;
+        assert_eq!(one.next_check(), Some(may_not_answer), "the other may not answer");
         assert_eq!(all.receive().await, Notification::Called);
         notifier.notify(&resource(), &Call::Answered(2, Vec::new()));
         assert_eq!(one.receive().await, Notification::Others);
@@ -263,6 +272,8 @@ mod tests {
         assert_eq!(subscription.receive().await, Notification::Called);
         notifier.mark_disconnected();
         assert_eq!(subscription.receive().await, Notification::Called);
+        notifier.mark_disconnected();
+        assert_eq!(subscription.receive().now_or_never(), None, "it knows that already");
     }
 
     #[tokio::test]
@@ -270,6 +281,7 @@ mod tests {
         let notifier = Notifier::new();
         let subscription = notifier.subscribe(&resource(), Some(1));
         notifier.until_subscribed().await;
+        assert!(notifier.until_unsubscribed().now_or_never().is_none());
         drop(subscription);
         notifier.until_unsubscribed().await;
         assert!(notifier.subscribers().is_empty());

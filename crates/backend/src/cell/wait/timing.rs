@@ -124,3 +124,45 @@ pub(crate) fn locked(at: &Resource) -> Failure {
         "another transaction keeps the cell of {at:?} locked in the store: let it end"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{ClaimId, Liveness, LockSupport};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tries_end_after_their_number_or_their_time() {
+        let counted = |tries: &mut Tries| std::iter::from_fn(|| tries.next()).collect::<Vec<u32>>();
+        let all: Vec<u32> = (0..MAX_TRIES - 1).collect();
+        assert_eq!(counted(&mut Tries::few()), all);
+        let mut many = Tries::many();
+        for lost in 0..2 * MAX_TRIES {
+            assert_eq!(many.next(), Some(lost));
+        }
+        tokio::time::advance(BUSY_FOR).await;
+        assert_eq!(many.next(), None);
+        let mut late = Tries::many();
+        tokio::time::advance(BUSY_FOR).await;
+        assert_eq!(counted(&mut late), all, "it is too slow to be tried often");
+    }
+
+    #[test]
+    fn versions_are_positive_in_signed_numbers() {
+        for _ in 0..100 {
+            assert!(i64::try_from(draw_version().unwrap()).unwrap() > 0);
+        }
+    }
+
+    #[test]
+    fn claim_is_checked_before_anything_is_sent() {
+        let profile = Profile::new("least", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Exclusive);
+        let claim =
+            |share, ttl| Claim::new(ClaimId::from_bytes([1; 16]), Resource::new("r").unwrap(), share, ttl);
+        let refused = |claim: Claim| check(&profile, &claim).err().map(|failure| failure.kind);
+        assert_eq!(refused(claim(Share::MUTEX, MIN_TTL)), None);
+        assert_eq!(refused(claim(Share::READER, MIN_TTL)), Some(FailureKind::Unsupported));
+        assert_eq!(refused(claim(Share::MUTEX, MIN_TTL / 2)), Some(FailureKind::Invalid));
+    }
+}

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,9 @@ use leasehold_backend::cell::{
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Grant,
-    Liveness, LockSupport, Patience, Profile, QueueOrder, Registers, Resource, Share, Step, WaitMode,
+    Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Finding,
+    Grant, Liveness, LockSupport, Patience, Profile, QueueOrder, Registers, Resource, Severity, Share, Step,
+    WaitMode,
 };
 use tokio::sync::Semaphore;
 
@@ -56,6 +57,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The time for which a statement waits for a row.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The most requests of one test.
+const MAX_REQUESTS: u64 = 1_000_000;
+
 /// The text that the store refuses in a commit of what several tasks want.
 pub(crate) const UNWRITABLE: &str = "€";
 
@@ -65,7 +69,12 @@ pub(crate) struct Store {
     rows: Mutex<Rows>,
     notifiers: Mutex<Vec<Notifier>>,
     requests: AtomicU64,
+    seizures: AtomicU64,
     retakes: AtomicU64,
+    /// `true` if it gains nothing from a second commit at the same time.
+    commits_alone: AtomicBool,
+    /// `true` if it removes unused cells as a whole.
+    removes_unused: AtomicBool,
     next_commits: Mutex<VecDeque<Fate>>,
     /// The fates of the next writes on the thread of the caller.
     next_at_once: Mutex<VecDeque<FateAtOnce>>,
@@ -86,6 +95,8 @@ pub(crate) struct Store {
 enum Fate {
     /// The commit is carried out when this is opened.
     Waits(Arc<Semaphore>),
+    /// It fails, and has no effect.
+    Fails,
     Panics,
 }
 
@@ -154,6 +165,11 @@ impl Store {
         self.sent.load(Ordering::SeqCst)
     }
 
+    /// Returns the number of requests for a cell that may have no claims.
+    pub(crate) fn seizures(&self) -> u64 {
+        self.seizures.load(Ordering::SeqCst)
+    }
+
     /// Returns the number of requests for a cell that the client believed to exist and to be empty.
     pub(crate) fn retakes(&self) -> u64 {
         self.retakes.load(Ordering::SeqCst)
@@ -182,6 +198,11 @@ impl Store {
     /// Returns how many of the commits whose fate was set have not arrived.
     pub(crate) fn commits_to_come(&self) -> usize {
         self.next_commits.lock().unwrap().len()
+    }
+
+    /// Makes the next such commit fail without effect.
+    pub(crate) fn fail_a_commit(&self) {
+        self.next_commits.lock().unwrap().push_back(Fate::Fails);
     }
 
     /// Makes the next such commit panic.
@@ -238,7 +259,7 @@ impl Store {
         CellBackend::new(self.connect(kind, Faults::default()), clock)
     }
 
-    fn connect(self: &Arc<Self>, kind: Kind, faults: Faults) -> MemoryCells {
+    pub(crate) fn connect(self: &Arc<Self>, kind: Kind, faults: Faults) -> MemoryCells {
         let notifier = (kind.waiting == WaitMode::Notifies).then(Notifier::new);
         notifier.iter().for_each(Notifier::mark_connected);
         self.connect_with(kind, faults, notifier, false)
@@ -257,6 +278,26 @@ impl Store {
         let notifier = Notifier::new();
         let cells = self.connect_with(TABLE, Faults::default(), Some(notifier.clone()), false);
         (CellBackend::new(cells, Arc::new(SteadyClock::new())), notifier)
+    }
+
+    /// Gains nothing from a second commit at the same time, for clients that are opened later.
+    pub(crate) fn commit_alone(&self) {
+        self.commits_alone.store(true, Ordering::SeqCst);
+    }
+
+    /// Removes unused cells as a whole from now on.
+    pub(crate) fn remove_unused(&self) {
+        self.removes_unused.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the cells of the registers of its clients.
+    pub(crate) fn registers(&self) -> &Store {
+        self.registers.get().unwrap()
+    }
+
+    /// Tells all clients that are open that notifications may be missed.
+    pub(crate) fn disconnect(&self) {
+        self.notifiers.lock().unwrap().iter().for_each(Notifier::mark_disconnected);
     }
 
     /// Notifies none of the clients that are open any more, as if their connections for it were down.
@@ -328,7 +369,8 @@ pub(crate) struct Kind {
 
 impl MemoryCells {
     async fn request(&self) -> Result<(), Failure> {
-        self.store.requests.fetch_add(1, Ordering::SeqCst);
+        let before = self.store.requests.fetch_add(1, Ordering::SeqCst);
+        assert!(before < MAX_REQUESTS, "a task asks without a pause");
         // Others get a turn between any two requests, as they do over a network.
         tokio::task::yield_now().await;
         match happens(self.faults.lost_requests) {
@@ -447,7 +489,11 @@ impl MemoryCells {
         assert!(!is_back, "a fence went back: {write:?}");
         self.put(&mut rows, at, put, fence, origin);
         match rows.cells.get(at.as_str()) {
-            Some(row) => WriteOutcome::Written { version: Some(row.version), fence: row.fence },
+            // A cache numbers its writes, and says so only if it is asked.
+            Some(row) => WriteOutcome::Written {
+                version: (!self.is_cache() || *answer == WriteAnswer::Full).then_some(row.version),
+                fence: row.fence,
+            },
             None => put.written(put.fence),
         }
     }
@@ -460,6 +506,7 @@ impl MemoryCells {
         let fate = self.store.next_commits.lock().unwrap().pop_front();
         match fate {
             Some(Fate::Waits(gate)) => drop(gate.acquire().await.unwrap()),
+            Some(Fate::Fails) => return Err(Failure::unavailable("the commit failed")),
             Some(Fate::Panics) => panic!("as the test wants it"),
             None => {}
         }
@@ -480,8 +527,16 @@ impl CellStore for MemoryCells {
         self.clock_source
     }
 
+    fn part(&self, claim: &Claim) -> u64 {
+        u64::try_from(claim.resource.as_str().len()).unwrap()
+    }
+
+    async fn diagnose(&self, _: Duration) -> Vec<Finding> {
+        vec![Finding::new("memory", Severity::Risk, "it is lost with this process")]
+    }
+
     fn commits_at_once(&self) -> Option<usize> {
-        Some(2)
+        Some(if self.store.commits_alone.load(Ordering::SeqCst) { 1 } else { 2 })
     }
 
     fn max_text(&self) -> usize {
@@ -548,6 +603,9 @@ impl CellStore for MemoryCells {
     }
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        assert!(!writes.is_empty(), "there is nothing to write");
+        let seizures = writes.iter().filter(|write| write.when == WriteCondition::Free).count();
+        self.store.seizures.fetch_add(u64::try_from(seizures).unwrap(), Ordering::SeqCst);
         let all = |failure: Failure| writes.iter().map(|_| Err(failure.clone())).collect();
         let is_own =
             |write: &&Write| matches!(write.when, WriteCondition::Emptied(_) | WriteCondition::Living { .. });
@@ -579,6 +637,7 @@ impl CellStore for MemoryCells {
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        assert!(!at.is_empty(), "there is nothing to read");
         if let Err(failure) = self.request().await {
             return at.iter().map(|_| Err(failure.clone())).collect();
         }
@@ -597,6 +656,20 @@ impl CellStore for MemoryCells {
             Found { at: Resource::new(name).unwrap(), cell: self.cell(row), idle }
         });
         Ok(found.collect())
+    }
+
+    async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
+        assert!(!unused.is_empty(), "there is nothing to remove");
+        if !self.store.removes_unused.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
+        self.request().await?;
+        let mut rows = self.rows();
+        let before = rows.cells.len();
+        rows.cells.retain(|name, row| {
+            !unused.iter().any(|found| found.at.as_str() == name && found.cell.version == row.version)
+        });
+        Ok(Some(before - rows.cells.len()))
     }
 
     async fn list(
