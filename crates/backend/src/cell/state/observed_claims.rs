@@ -39,6 +39,11 @@ impl ObservedClaims {
     /// span.
     pub(crate) fn observe(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.is_empty() {
+            // The others have left, so nothing of the resource is worth its memory.
+            seen.remove(resource);
+            return Vec::new();
+        }
         if seen.len() >= MAX_RESOURCES && !seen.contains_key(resource) {
             seen.clear();
         }
@@ -95,5 +100,8 @@ mod tests {
         assert_eq!(see(MAX_RESOURCES, 7), [Moment::from_millis(7)], "one more is new");
         assert!(count() <= MAX_RESOURCES);
         assert_eq!(see(MAX_RESOURCES, 8), [Moment::from_millis(7)]);
+        let last = Resource::new(&MAX_RESOURCES.to_string()).unwrap();
+        assert_eq!(observed.observe(&last, &[], Moment::from_millis(9)), []);
+        assert_eq!(count(), 0, "a resource without claims is forgotten");
     }
 }
