@@ -83,13 +83,8 @@ impl<C: Sessions> Backend for SessionBackend<C> {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        match limit {
-            0 => Ok(Vec::new()),
-            limit => {
-                until_shown(&self.pool.sessions).await?;
-                self.pool.sessions.list(prefix, after, limit).await
-            }
-        }
+        until_shown(&self.pool.sessions).await?;
+        self.pool.sessions.list(prefix, after, limit).await
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {

@@ -172,6 +172,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn only_so_many_requests_are_sent_together() {
+        let (numbers, most, sent) = (Numbers::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let ask = |request| {
+            numbers.ask(request, 2, |all| {
+                most.fetch_max(all.len(), Ordering::SeqCst);
+                double(all, &sent)
+            })
+        };
+        let answers = futures_util::future::join_all((0..6).map(ask)).await;
+        assert_eq!(answers.into_iter().flatten().collect::<Vec<_>>(), [0, 2, 4, 6, 8, 10]);
+        assert_eq!((most.load(Ordering::SeqCst), sent.load(Ordering::SeqCst)), (2, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn task_that_leaves_passes_the_turn_on() {
         let (numbers, sent) = (Numbers::default(), AtomicUsize::new(0));
         let ask = |request| numbers.ask(request, 50, |all| double(all, &sent));

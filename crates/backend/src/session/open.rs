@@ -78,7 +78,6 @@ impl<S: Session> OpenSession<S> {
     /// Marks it as over. Its caller must also handle what it held.
     pub(crate) fn end(&self) {
         self.heartbeat.is_over.store(true, Ordering::SeqCst);
-        self.watch.abort();
     }
 
     /// Notes that a request waits in the server now, or no longer.

@@ -75,10 +75,8 @@ impl<C: Sessions> SessionBackend<C> {
         let mut evicted = sessions.evict(claim).await?;
         if evicted.is_none() {
             // It may have been granted a moment ago, and is shown when this has returned.
-            let holders = shown_holders(sessions, &claim.resource).await?;
-            if holders.iter().any(|holder| holder.id == claim.id) {
-                evicted = sessions.evict(claim).await?;
-            }
+            shown_holders(sessions, &claim.resource).await?;
+            evicted = sessions.evict(claim).await?;
         }
         Ok(evicted.map_or(BreakOutcome::Gone, |also_released| BreakOutcome::Ended { also_released }))
     }

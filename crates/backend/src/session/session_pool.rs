@@ -86,11 +86,9 @@ impl<C: Sessions> SessionPool<C> {
 
     /// Returns a session without a lock.
     pub(crate) async fn dedicated(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        while let Some(open) = self.idle().pop() {
-            if open.is_live() {
-                return Ok(open);
-            }
-            self.end(&open);
+        // One that has ended held nothing.
+        if let Some(open) = std::iter::from_fn(|| self.idle().pop()).find(|open| open.is_live()) {
+            return Ok(open);
         }
         match self.permits.clone().try_acquire_owned() {
             Ok(permit) => self.open(Some(permit)).await,

@@ -87,8 +87,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure>;
 
     /// Examines the server, as [`Backend::diagnose`](leasehold_core::Backend::diagnose) does.
-    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        _ = ttl;
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         Vec::new()
     }
 }

@@ -85,11 +85,8 @@ impl<S: Session> Showing<S> {
 
     /// Notes that the task ends; `false` where it has to continue.
     fn rest(&self) -> bool {
-        if self.claims.has_unshown() {
-            return false;
-        }
         self.is_awake.store(false, Ordering::SeqCst);
-        // A claim that was entered meanwhile has found the task awake.
+        // A claim that was entered before has found the task awake.
         !self.claims.has_unshown() || self.is_awake.swap(true, Ordering::SeqCst)
     }
 }
@@ -156,13 +153,12 @@ struct Awake<S: Session>(Weak<Showing<S>>);
 
 impl<S: Session> Awake<S> {
     /// Shows claims until there are none. A client that is dropped meanwhile closes its sessions.
-    async fn show_all(mut self) {
+    async fn show_all(self) {
         loop {
             tokio::time::sleep(SHOWN_AFTER).await;
             let Some(showing) = self.0.upgrade() else { return };
             showing.show_due().await;
             if showing.rest() {
-                self.0 = Weak::new();
                 return;
             }
         }

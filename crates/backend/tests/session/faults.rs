@@ -1,136 +1,23 @@
 //! Events that end a session, and what is in doubt after them.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_backend::session::{Capacity, SHOWN_AFTER};
-use leasehold_conformance::SteadyClock;
+use leasehold_backend::session::Capacity;
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause,
-    ManualClock, Patience, Proof, Release, Renew, Renewal, Resource, Share, Step, WaitMode,
+    Backend, BreakOutcome, Claim, Clock, Effect, Failure, FailureKind, LossCause, ManualClock, Patience,
+    Release, Renewal, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 
+use crate::calls::{
+    ONE, claim, claim_of, clock, hold, is_refused, poll_pending, release, renew, sessions_become,
+};
 use crate::store::{ANSWER_LIMIT, RuntimeClock, SILENCE, Server};
-
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(SteadyClock::new())
-}
-
-fn claim_of(name: &str, share: Share) -> Claim {
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).unwrap();
-    let (id, resource) = (ClaimId::from_bytes(id), Resource::new(name).unwrap());
-    Claim::new(id, resource, share, Duration::from_secs(60))
-}
-
-fn claim(name: &str) -> Claim {
-    claim_of(name, Share::MUTEX)
-}
-
-async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
-    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
-        Step::Granted(grant) => grant,
-        Step::Busy(hint) => panic!("{hint:?}"),
-    }
-}
-
-async fn is_refused(backend: &dyn Backend, claim: &Claim) -> bool {
-    matches!(backend.contend(claim, &Patience::none(clock())).await.unwrap(), Step::Busy(_))
-}
-
-async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
-    backend.release(&[claim]).await.pop().unwrap()
-}
-
-async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
-    backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
-}
-
-/// Waits until the names of which a holder is shown are these.
-async fn shown_become(server: &Server, names: &[&str]) {
-    let shown = async {
-        while server.shown() != names {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(5), shown).await.is_ok(), "{:?}", server.shown());
-}
-
-#[tokio::test]
-async fn only_a_lock_that_is_kept_is_shown_and_never_after_its_release() {
-    let server = Server::new();
-    server.show_later(Duration::from_millis(20));
-    let backend = server.client(Capacity::Many, WaitMode::Polls);
-    for _ in 0..100 {
-        let brief = claim("brief");
-        hold(&backend, &brief).await;
-        assert!(matches!(release(&backend, &brief).await, Release::Freed));
-    }
-    assert!(server.shown().is_empty(), "what was released at once was never shown");
-    let (kept, other) = (claim("kept"), claim("other"));
-    hold(&backend, &kept).await;
-    hold(&backend, &other).await;
-    shown_become(&server, &["kept", "other"]).await;
-    assert!(matches!(release(&backend, &kept).await, Release::Freed));
-    assert_eq!(server.shown(), ["other"]);
-    // Released at any point of the writing, nothing is left of it.
-    for pause in 0..50 {
-        let next = claim("next");
-        hold(&backend, &next).await;
-        tokio::time::sleep(Duration::from_millis(pause)).await;
-        assert!(matches!(release(&backend, &next).await, Release::Freed));
-        assert_eq!(server.shown(), ["other"], "{pause} ms after the grant");
-    }
-    server.end_all();
-    hold(&backend, &claim("last")).await;
-    shown_become(&server, &["last"]).await;
-}
-
-#[tokio::test]
-async fn lock_that_is_too_new_when_others_are_shown_is_shown_after_them() {
-    let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
-    server.show_later(Duration::ZERO);
-    let backend = server.client_by(Capacity::Many, WaitMode::Polls, clock.clone());
-    hold(&backend, &claim("first")).await;
-    clock.advance(SHOWN_AFTER / 2);
-    hold(&backend, &claim("second")).await;
-    for shown in [&["first"][..], &["first", "second"]] {
-        clock.advance(SHOWN_AFTER / 2);
-        shown_become(&server, shown).await;
-    }
-}
-
-#[tokio::test]
-async fn holders_are_shown_after_a_panic_of_what_shows_them() {
-    let server = Server::new();
-    server.show_later(Duration::ZERO);
-    server.panic_once();
-    let backend = server.client(Capacity::Many, WaitMode::Polls);
-    hold(&backend, &claim("first")).await;
-    let panicked = async {
-        while server.will_panic() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), panicked).await.unwrap();
-    // The task may not have ended yet, so the first of these may find it awake.
-    let shown = async {
-        for n in 0.. {
-            hold(&backend, &claim(&format!("next {n}"))).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            if server.shown().iter().any(|name| name.starts_with("next")) {
-                break;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), shown).await.unwrap();
-}
-
-const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
 
 #[tokio::test]
 async fn end_of_a_session_is_reported_to_all_its_holders_at_once() {
@@ -353,13 +240,20 @@ async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_sessio
 #[tokio::test]
 async fn holder_that_is_shown_during_its_eviction_is_evicted() {
     let server = Server::new();
-    let (client, other) =
-        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    server.show_later(Duration::ZERO);
+    let client = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
+    let other = server.client(Capacity::Many, WaitMode::Polls);
     let (held, beside) = (claim("a"), claim("b"));
-    hold(&client, &held).await;
-    hold(&client, &beside).await;
-    assert!(matches!(other.break_claim(&claim("a")).await, Ok(BreakOutcome::Gone)), "it holds nothing");
-    server.miss_an_eviction();
+    hold(&*client, &beside).await;
+    assert!(matches!(other.break_claim(&claim("b")).await, Ok(BreakOutcome::Gone)), "it holds nothing");
+    let mut holds = Box::pin({
+        let (client, held) = (client.clone(), held.clone());
+        async move { hold(&*client, &held).await }
+    });
+    server.at_next_eviction(move || {
+        let mut context = Context::from_waker(Waker::noop());
+        while holds.as_mut().poll(&mut context).is_pending() {}
+    });
     let outcome = other.break_claim(&held).await.unwrap();
     let BreakOutcome::Ended { also_released } = outcome else { panic!("{outcome:?}") };
     assert_eq!(also_released, [beside.resource]);
@@ -538,12 +432,6 @@ async fn a_server_slow_to_end_a_wait_costs_no_error_and_no_session() {
     assert!(matches!(release(&backend, &holder).await, Release::Freed));
 }
 
-/// Polls a future once, which is not ready.
-fn poll_pending<T>(future: Pin<&mut impl Future<Output = T>>) {
-    let polled = future.poll(&mut Context::from_waker(Waker::noop()));
-    assert!(polled.is_pending());
-}
-
 /// The end of the session is not noticed by a task of its own here, because no other task runs in between.
 #[tokio::test]
 async fn session_that_has_just_ended_is_not_used_and_holds_nothing() {
@@ -604,25 +492,6 @@ async fn name_reserved_after_the_end_of_its_session_is_free_again() {
 }
 
 #[tokio::test]
-async fn lock_given_to_a_wait_that_was_just_released_is_released() {
-    let server = Server::new();
-    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
-    let (held, wanted) = (claim("a"), claim("a"));
-    hold(&*backend, &held).await;
-    let waiting = {
-        let (backend, wanted) = (backend.clone(), wanted.clone());
-        tokio::spawn(async move { backend.contend(&wanted, &Patience::unlimited(clock())).await })
-    };
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(matches!(release(&*backend, &wanted).await, Release::Freed));
-    // The waiter has not run since then, and the lock becomes free.
-    server.forget();
-    let step = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
-    assert!(matches!(step, Step::Busy(_)), "{step:?}");
-    assert_eq!(server.locks(), 0, "nobody holds it");
-}
-
-#[tokio::test]
 async fn lock_given_after_a_wait_is_granted_only_by_a_live_session() {
     let server = Server::new();
     let backend = server.client(ONE, WaitMode::Blocks);
@@ -666,4 +535,146 @@ async fn renewal_that_finds_the_session_in_doubt_is_a_loss() {
     assert!(matches!(renewal, Renewal::Lost), "{renewal:?}");
     assert_eq!(signal.fired().now_or_never(), Some(LossCause::SessionEnded));
     hold(&backend, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn release_in_doubt_loses_what_the_session_holds() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let (first, second) = (claim("a"), claim("b"));
+    hold(&backend, &first).await;
+    let mut signal = hold(&backend, &second).await.lost.unwrap();
+    server.fail_once();
+    let released = release(&backend, &first).await;
+    assert!(matches!(released, Release::Unknown(_)), "{released:?}");
+    assert_eq!(signal.fired().now_or_never(), Some(LossCause::SessionEnded));
+    hold(&backend, &first).await;
+}
+
+#[tokio::test]
+async fn request_without_an_answer_loses_what_the_session_holds() {
+    for is_held in [false, true] {
+        let server = Server::new();
+        let backend = server.client(Capacity::Many, WaitMode::Polls);
+        let (held, other) = (claim("a"), claim("b"));
+        let mut signal = hold(&backend, &held).await.lost.unwrap();
+        let asked = if is_held { &held } else { &other };
+        server.fail_once();
+        let failure = backend.contend(asked, &Patience::none(clock())).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+        assert_eq!(signal.fired().now_or_never(), Some(LossCause::SessionEnded));
+        hold(&backend, asked).await;
+    }
+}
+
+#[tokio::test]
+async fn request_refused_without_effect_leaves_its_session_as_it_was() {
+    for (capacity, opened) in [(Capacity::Many, 1), (ONE, 2)] {
+        let server = Server::new();
+        let backend = server.client(capacity, WaitMode::Polls);
+        let (held, refused) = (claim("a"), claim("b"));
+        let mut signal = hold(&backend, &held).await.lost.unwrap();
+        server.refuse_once();
+        let failure = backend.contend(&refused, &Patience::none(clock())).await.unwrap_err();
+        assert_eq!(failure.effect, Effect::None, "{failure}");
+        assert_eq!(signal.fired().now_or_never(), None);
+        hold(&backend, &claim("b")).await;
+        assert_eq!(server.opened(), opened, "{capacity:?}");
+    }
+}
+
+/// The session counts as silent by then, so nobody would learn of its end.
+#[tokio::test(start_paused = true)]
+async fn lock_whose_answer_takes_longer_than_the_silence_is_no_grant() {
+    for capacity in [Capacity::Many, ONE] {
+        let server = Server::new();
+        server.answer_in(SILENCE * 2);
+        let backend = server.client_by(capacity, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+        let failure = backend.contend(&claim("a"), &Patience::none(clock())).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+        server.answer_in(Duration::ZERO);
+        hold(&backend, &claim("a")).await;
+    }
+}
+
+#[tokio::test]
+async fn client_that_is_dropped_leaves_no_session() {
+    for capacity in [Capacity::Many, ONE] {
+        let server = Server::new();
+        let backend = server.client(capacity, WaitMode::Polls);
+        let idle = claim("idle");
+        hold(&backend, &claim("held")).await;
+        hold(&backend, &idle).await;
+        assert!(matches!(release(&backend, &idle).await, Release::Freed));
+        drop(backend);
+        sessions_become(&server, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn few_sessions_without_a_lock_are_kept() {
+    let server = Server::new();
+    let backend = server.client(Capacity::One { sessions: 20, option: "sessions=" }, WaitMode::Polls);
+    let claims: Vec<Claim> = (0..20).map(|number| claim(&format!("job/{number}"))).collect();
+    for claim in &claims {
+        hold(&backend, claim).await;
+    }
+    assert_eq!(server.sessions(), 20);
+    assert_eq!(backend.release(&claims.iter().collect::<Vec<_>>()).await.len(), 20);
+    sessions_become(&server, 8).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_with_sessions_of_their_own_are_released_together() {
+    let server = Server::new();
+    let backend = server.client_by(ONE, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+    let readers: Vec<Claim> = (0..3).map(|_| claim_of("a", Share::READER)).collect();
+    for reader in &readers {
+        hold(&backend, reader).await;
+    }
+    server.answer_in(SILENCE / 4);
+    let began = Instant::now();
+    let released = backend.release(&readers.iter().collect::<Vec<_>>()).await;
+    assert!(released.iter().all(|released| matches!(released, Release::Freed)), "{released:?}");
+    assert_eq!(began.elapsed(), SILENCE / 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_session_is_closed_even_if_no_other_can_be_opened() {
+    let server = Server::new();
+    let backend = server.client_by(Capacity::Many, WaitMode::Polls, Arc::new(RuntimeClock::new()));
+    hold(&backend, &claim("a")).await;
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let closed = is_closed.clone();
+    server.at_next_close(move || closed.store(true, Ordering::SeqCst));
+    server.end_all();
+    server.set_unreachable(true);
+    backend.contend(&claim("b"), &Patience::none(clock())).await.unwrap_err();
+    assert!(is_closed.load(Ordering::SeqCst));
+}
+
+/// The other task runs on another thread, once the session was found to be live.
+#[tokio::test]
+async fn session_that_ends_while_it_is_chosen_is_closed() {
+    let server = Server::new();
+    let backend = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
+    let first = claim("a");
+    hold(&*backend, &first).await;
+    server.forget();
+    let other = backend.clone();
+    let mut releases = Box::pin(async move { release(&*other, &first).await });
+    server.at_next_check(move || {
+        let mut context = Context::from_waker(Waker::noop());
+        while releases.as_mut().poll(&mut context).is_pending() {}
+    });
+    let failure = backend.contend(&claim("b"), &Patience::none(clock())).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    sessions_become(&server, 0).await;
+}
+
+#[tokio::test]
+async fn findings_are_those_of_the_server() {
+    let backend = Server::new().client(Capacity::Many, WaitMode::Polls);
+    let found = backend.diagnose(SILENCE).await;
+    assert_eq!(found.iter().map(|finding| finding.found.as_str()).collect::<Vec<_>>(), ["a ttl of 400ms"]);
 }

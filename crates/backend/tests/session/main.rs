@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
+mod calls;
 mod conformance;
 mod faults;
+mod shown;
 mod store;
+mod waits;

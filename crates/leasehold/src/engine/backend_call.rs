@@ -131,7 +131,6 @@ impl Engine {
         self.closed.cancel();
         self.end_waits();
         self.end_direct_requests();
-        self.contenders.close();
     }
 }
 

@@ -163,12 +163,6 @@ impl Hold {
         self.held = None;
     }
 
-    /// Returns this hold without the event of its end, because it belongs to no user.
-    pub(super) fn unreported(mut self) -> Hold {
-        self.since = None;
-        self
-    }
-
     /// Returns `true` if it is known to have existed before `moment`.
     pub(super) fn is_older_than(&self, moment: Moment) -> bool {
         self.since.is_some_and(|since| since < moment)

@@ -175,9 +175,6 @@ impl Lease {
     /// Returns the end of a rest that begins now; `None` if it does not rest any more, or never does. All
     /// rests of a claim end at the same moment, so that others do not wait for one after the other.
     pub(super) fn rest_end(&self, now: Moment) -> Option<Moment> {
-        if self.linger.is_zero() {
-            return None;
-        }
         let until = self.rests_until.get().copied().unwrap_or_else(|| now.after(self.linger));
         (now < until).then_some(until)
     }

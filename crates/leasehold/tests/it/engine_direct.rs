@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake};
 use std::time::Duration;
 
 use crate::common::{block_on, held, ms, settles, waiting};
@@ -14,7 +15,7 @@ use leasehold::backend::{
     Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Event, EventSubscriber};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber, State};
 use tokio::sync::oneshot;
 
 #[tokio::test]
@@ -493,6 +494,32 @@ async fn closed_client_sends_no_direct_request() {
     assert!(locks.close(SOON).await);
     assert_eq!(lock.await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(store.direct(), 0);
+}
+
+/// A waker that panics: the renewal task ends when it calls it.
+struct Spiteful;
+
+impl Wake for Spiteful {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker panics");
+    }
+}
+
+#[tokio::test]
+async fn request_in_flight_is_released_when_the_renewal_ends() {
+    let (locks, store) = opened();
+    let (other, _) = store.another();
+    let guard = locks.mutex("dead").max_hold(ms(50)).lock().await.unwrap();
+    let _unanswered = store.hold_back();
+    let mutex = locks.mutex("job");
+    let mut unpolled = pin!(mutex.lock());
+    assert!((&mut unpolled).now_or_never().is_none());
+    held(&other, "job").await;
+    let mut changed = pin!(guard.changed(State::Valid));
+    let waker = Arc::new(Spiteful).into();
+    assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    settles(&other, "job").await;
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Store, ms, settles};
+use crate::warnings::Warnings;
 use futures_util::FutureExt;
 use leasehold::backend::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
-    SnapshotVersion, Step,
+    Backend, Claim, Failure, Liveness, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
+    Snapshot, SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
@@ -116,12 +117,12 @@ async fn grant_that_arrives_shortly_before_its_lease_ends_is_renewed_in_time() {
     }
 }
 
-/// The memory store, on a server that counts in whole seconds.
+/// The memory store, with another profile.
 #[derive(Debug)]
-struct Coarse(MemoryBackend, Profile);
+pub(crate) struct Profiled(pub(crate) MemoryBackend, pub(crate) Profile);
 
 #[async_trait::async_trait]
-impl Backend for Coarse {
+impl Backend for Profiled {
     fn profile(&self) -> &Profile {
         &self.1
     }
@@ -161,7 +162,7 @@ impl Backend for Coarse {
 async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     let memory = MemoryBackend::new();
     let profile = memory.profile().clone().granularity(Duration::from_secs(1));
-    let wire = Arc::new(Fault::over(Arc::new(Coarse(memory, profile))));
+    let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
     let tuning = Tuning::default().drift(0.5);
     let locks = Client::builder().tuning(tuning).over(wire.clone()).unwrap();
     // Half of it goes for the drift, and a second for the coarseness.
@@ -172,6 +173,23 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     assert_eq!(wire.calls(Verb::Contend), 0);
     let guard = locks.mutex("job").ttl(ms(60_000)).lock().await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// A store whose sessions keep locks alive.
+#[tokio::test]
+async fn ttl_that_means_nothing_to_the_store_is_reported_once() {
+    let (warnings, _listening) = Warnings::listen();
+    let (valid, memory) = (ms(20_000), MemoryBackend::new());
+    let mut profile = memory.profile().clone();
+    profile.liveness = Liveness::Heartbeat { valid };
+    let locks = Client::builder().over(Arc::new(Profiled(memory, profile))).unwrap();
+    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+    locks.mutex("job").ttl(valid).lock().await.unwrap().release().await.unwrap();
+    assert_eq!(warnings.count("has no effect"), 0);
+    for _ in 0..2 {
+        locks.mutex("job").ttl(valid * 2).lock().await.unwrap().release().await.unwrap();
+        assert_eq!(warnings.count("has no effect"), 1);
+    }
 }
 
 /// The announcement is withdrawn before the wait returns, which may take longer than the granted lease

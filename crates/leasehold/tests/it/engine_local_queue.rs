@@ -359,6 +359,8 @@ async fn revoked_lock_is_not_handed_to_a_waiter_of_its_own_process() {
     waiting(&other, "job", 1).await;
     other.revoke("job", "please").await.unwrap();
     assert_eq!(held.revoked().await.unwrap().reason, "please");
+    // What waits here has a place of its own from now on.
+    waiting(&other, "job", 2).await;
     held.release().await.unwrap();
     let first = granted(theirs).await;
     assert!(!ours.is_finished(), "it came later to the store");

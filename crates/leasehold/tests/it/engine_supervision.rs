@@ -4,6 +4,6 @@
 mod endings;
 mod executors;
 mod isolation;
-mod odd;
+pub(crate) mod odd;
 mod panics;
 mod threads;

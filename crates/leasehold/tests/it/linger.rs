@@ -322,12 +322,31 @@ async fn closing_releases_it() {
 
 #[tokio::test(start_paused = true)]
 async fn drop_of_the_last_handle_releases_it() {
-    let world = World::new();
-    let ((locks, _), (other, _)) = (world.client(), world.client());
+    let (world, leases) = (World::new(), Arc::<Leases>::default());
+    let (other, _) = world.client();
+    let locks = Client::builder().clock(Arc::new(TokioClock::new())).subscriber(leases.clone());
+    let locks = locks.over(world.0.clone()).unwrap();
     used(&job(&locks)).await;
+    assert_eq!(*leases.0.lock().unwrap(), (1, 0));
     drop(locks);
     settle().await;
     assert!(!is_held(&other).await);
+    assert_eq!(*leases.0.lock().unwrap(), (1, 1));
+}
+
+/// The leases that began, and those that ended.
+#[derive(Debug, Default)]
+struct Leases(StdMutex<(u32, u32)>);
+
+impl EventSubscriber for Leases {
+    fn on_event(&self, event: &Event<'_>) {
+        let mut leases = self.0.lock().unwrap();
+        match event {
+            Event::LeaseStarted { .. } => leases.0 += 1,
+            Event::LeaseEnded { .. } => leases.1 += 1,
+            _ => {}
+        }
+    }
 }
 
 /// The process crashes: nothing of it is polled or dropped any more. Others wait for the ttl, as for a holder.

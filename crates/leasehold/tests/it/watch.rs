@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn stream_shows_the_present_state_and_each_later_one() {
@@ -16,6 +19,33 @@ async fn stream_shows_the_present_state_and_each_later_one() {
     tokio::time::timeout(Duration::from_millis(300), states.next()).await.unwrap_err();
     guard.release().await.unwrap();
     assert!(states.next().await.unwrap().unwrap().holders.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_looks_seldom_during_an_outage() {
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Client::builder().over(wire.clone()).unwrap();
+    wire.set(Verb::Inspect, Mode::Refuse);
+    let (mut states, began) = (locks.watch("job"), tokio::time::Instant::now());
+    for _ in 0..3 {
+        assert_eq!(states.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(2));
+    wire.set_all(Mode::Pass);
+    assert!(states.next().await.unwrap().unwrap().holders.is_empty());
+}
+
+/// The store may keep something for each that looks.
+#[tokio::test(start_paused = true)]
+async fn look_ends_with_its_caller() {
+    let store = Arc::new(MemoryBackend::new());
+    let locks = Client::builder().over(store.clone()).unwrap();
+    let version = locks.inspect("job").await.unwrap().version;
+    let before = Arc::strong_count(&store);
+    let look = locks.changed("job", &version, Duration::from_secs(3_600));
+    assert!(tokio::time::timeout(Duration::from_secs(1), look).await.is_err());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(Arc::strong_count(&store), before);
 }
 
 #[tokio::test]

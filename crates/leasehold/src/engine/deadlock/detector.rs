@@ -205,7 +205,7 @@ impl DeadlockDetector {
         let Some((announced, _)) = self.pending.take() else { return Ok(()) };
         if let Some(hold) = made? {
             let id = hold.held().claim.id;
-            self.current = Some((Announced { id, ..announced }, hold.unreported()));
+            self.current = Some((Announced { id, ..announced }, hold));
         }
         Ok(())
     }

@@ -43,15 +43,12 @@ impl HoldHandle {
     /// future does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
-        let (state, mut changes) = (self.held().state(), self.held().watch());
+        let mut changes = self.held().watch();
         async move {
-            let lost = match state {
-                State::Lost(cause) => Some(cause),
-                _ => tokio::select! {
-                    biased;
-                    cause = changes.ended() => cause,
-                    () = end.ended.cancelled() => None,
-                },
+            let lost = tokio::select! {
+                biased;
+                cause = changes.ended() => cause,
+                () = end.ended.cancelled() => None,
             };
             // A loss after this end belongs to the next holder.
             end.cause.get().copied().unwrap_or(lost)

@@ -8,7 +8,7 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use leasehold_core::deadlock::{HOLDS_MAX, Tag};
+use leasehold_core::deadlock::Tag;
 use leasehold_core::{Resource, Share};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -218,8 +218,8 @@ impl Owners {
         holds.push(owned);
     }
 
-    /// Returns the claims that an owner holds now, its own and those that it inherited, as far as an
-    /// announcement has room for them.
+    /// Returns the claims that an owner holds now, its own and those that it inherited, in the same order each time.
+    /// An announcement has room for the first of them.
     pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holds = held.entries.get(&owner.0.number).cloned().unwrap_or_default();
@@ -227,9 +227,7 @@ impl Owners {
         drop(held);
         let used = holds.iter().filter(|owned| owned.is_used()).filter_map(Owned::lease);
         let mut tags: Vec<Tag> = used.map(|lease| Tag::of(lease.claim.id)).collect();
-        tags.sort_unstable();
         tags.extend(&owner.0.inherited);
-        tags.truncate(HOLDS_MAX);
         tags
     }
 
@@ -255,7 +253,47 @@ const SWEEP_AT: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Client;
+    use crate::local::MemoryBackend;
     use std::cell::Cell;
+
+    /// Neither of one owner of many locks, nor of many owners.
+    #[tokio::test]
+    async fn nothing_is_left_of_what_owners_held() {
+        let locks = Client::builder().over(Arc::new(MemoryBackend::new())).unwrap();
+        let (first, mut owner) = (Owner::new(), Owner::new());
+        let kept = locks.mutex("kept").owner(&first);
+        let guard = kept.lock().await.unwrap();
+        let engine = guard.hold().engine().clone();
+        let other = locks.mutex("kept").owner(&Owner::new());
+        let waits = || {
+            let other = other.clone();
+            tokio::spawn(async move { other.lock().await.unwrap() })
+        };
+        let waiting = waits();
+        for number in 0..4 * SWEEP_AT {
+            if number % 2 == 0 {
+                owner = Owner::new();
+            }
+            for owner in [&first, &owner] {
+                let mutex = locks.mutex(format!("job/{number}")).owner(owner);
+                mutex.lock().await.unwrap().release().await.unwrap();
+            }
+        }
+        let slots = engine.owners.slots.lock().unwrap().entries.len();
+        assert!(slots <= 2 * SWEEP_AT, "{slots}");
+        {
+            let held = engine.owners.held.lock().unwrap();
+            assert!(held.entries.len() <= 2 * SWEEP_AT, "{}", held.entries.len());
+            assert!(held.entries[&first.0.number].len() <= 2);
+        }
+        assert!(kept.try_lock().await.unwrap().is_some(), "it is re-entered");
+        let joins = waits();
+        tokio::task::yield_now().await;
+        drop(guard);
+        let (waiting, joins) = (waiting.await.unwrap(), joins.await.unwrap());
+        assert_eq!(waiting.fence(), joins.fence(), "one claim for both tasks of its owner");
+    }
 
     #[test]
     fn a_sweep_costs_little_however_many_are_in_use() {
