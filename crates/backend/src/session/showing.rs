@@ -153,12 +153,14 @@ struct Awake<S: Session>(Weak<Showing<S>>);
 
 impl<S: Session> Awake<S> {
     /// Shows claims until there are none. A client that is dropped meanwhile closes its sessions.
-    async fn show_all(self) {
+    async fn show_all(mut self) {
         loop {
             tokio::time::sleep(SHOWN_AFTER).await;
             let Some(showing) = self.0.upgrade() else { return };
             showing.show_due().await;
             if showing.rest() {
+                // A claim that was entered since has begun another task, whose state is not this one's to change.
+                self.0 = Weak::new();
                 return;
             }
         }
