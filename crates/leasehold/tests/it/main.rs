@@ -35,6 +35,7 @@ mod engine_unpolled;
 mod engine_upgrade;
 mod linger;
 mod policies;
+mod quorum_arming;
 mod quorum_late_answers;
 mod warnings;
 mod watch;

@@ -268,3 +268,112 @@ const NO_MAJORITY_PAUSE: Duration = Duration::from_millis(500);
 const LISTEN_LIMIT: Duration = Duration::from_millis(500);
 /// The number of unread notifications; senders wait beyond that.
 const BACKLOG: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Subscriptions to three members, of which so many are connected.
+    fn subscriptions(connected: usize) -> (mpsc::Sender<(usize, Notification, bool)>, Subscriptions) {
+        let (sender, inbox) = mpsc::channel(BACKLOG);
+        let connected = (0..connected).collect();
+        (sender, Subscriptions { inbox, connected, majority: 2, _tasks: JoinSet::new() })
+    }
+
+    /// Returns the time after which a waiter tries again. Each report has the time at which it comes, and its member.
+    async fn waits(connected: usize, free_in: Duration, reports: &[(u64, usize, Notification)]) -> Duration {
+        let (sender, mut subscriptions) = subscriptions(connected);
+        let began = Instant::now();
+        let reporting = async {
+            for (at, number, news) in reports {
+                tokio::time::sleep_until(began + ms(*at)).await;
+                sender.send((*number, *news, true)).await.unwrap();
+            }
+            std::future::pending::<()>().await
+        };
+        tokio::select! {
+            () = reporting => {}
+            () = subscriptions.wait_for_change(free_in, Duration::ZERO) => {}
+        }
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiter_tries_again_when_the_lease_ends_or_a_report_may_be_lost() {
+        assert_eq!(waits(2, LEASE, &[]).await, LEASE + TICK);
+        assert_eq!(waits(2, LEASE * 6, &[]).await, REFRESH);
+        for _ in 0..20 {
+            let without_majority = waits(1, LEASE, &[]).await;
+            assert!((ms(250)..=ms(750)).contains(&without_majority), "{without_majority:?}");
+        }
+        // A lease that another client was granted, and that ends earlier.
+        let taken = |lease| Notification::Taken { ends_in: Some(ms(lease)) };
+        assert_eq!(waits(2, LEASE, &[(100, 0, taken(3_000))]).await, ms(3_102));
+        assert_eq!(waits(2, LEASE, &[(100, 0, taken(30_000))]).await, LEASE + TICK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn release_counts_once_a_majority_has_reported_it() {
+        let (freed, taken) = (Notification::Freed, Notification::Taken { ends_in: None });
+        let report = |at, number, news: &Notification| (at, number, *news);
+        // The others are waited for, and not for long.
+        assert_eq!(waits(2, LEASE, &[report(100, 0, &freed)]).await, ms(105));
+        assert_eq!(waits(2, LEASE, &[report(100, 0, &freed), report(103, 0, &freed)]).await, ms(105));
+        assert_eq!(waits(2, LEASE, &[report(100, 0, &freed), report(102, 1, &freed)]).await, ms(102));
+        // Another waiter was faster.
+        let news = [report(100, 0, &freed), report(102, 0, &taken)];
+        assert_eq!(waits(2, LEASE, &news).await, LEASE + TICK);
+        let news = [report(100, 0, &freed), report(102, 0, &taken), report(200, 1, &freed)];
+        assert_eq!(waits(2, LEASE, &news).await, ms(205), "the first of them is held again");
+        // Reports were lost.
+        let unknown = Notification::Unknown;
+        let at = waits(2, LEASE, &[report(100, 0, &unknown)]).await;
+        assert!((ms(100)..=ms(105)).contains(&at), "{at:?}");
+        let at = waits(2, LEASE, &[report(100, 0, &freed), report(104, 1, &unknown)]).await;
+        assert!((ms(104)..=ms(105)).contains(&at), "{at:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn report_says_whether_its_member_is_connected() {
+        let (sender, mut subscriptions) = subscriptions(1);
+        sender.send((0, Notification::Taken { ends_in: None }, false)).await.unwrap();
+        sender.send((2, Notification::Taken { ends_in: None }, true)).await.unwrap();
+        subscriptions.wait_for_change(ms(1), Duration::ZERO).await;
+        assert_eq!(subscriptions.connected, HashSet::from([2]));
+    }
+
+    #[test]
+    fn waiters_ask_at_distances_of_what_a_try_takes() {
+        let counts = WaiterCounts::default();
+        counts.record_duration(Duration::ZERO);
+        assert_eq!(counts.slot(), SLOT);
+        counts.record_duration(ms(80));
+        assert_eq!(counts.slot(), ms(10));
+        counts.record_duration(ms(80));
+        assert_eq!(counts.slot(), Duration::from_micros(18_750));
+        let counts = WaiterCounts::default();
+        counts.record_duration(Duration::MAX);
+        assert_eq!(counts.slot(), SPREAD_MAX / 8);
+        assert_eq!(spread(1, ms(2)), Duration::ZERO);
+        assert_eq!(spread(3, ms(2)), ms(4));
+        assert_eq!(spread(1_000, ms(2)), SPREAD_MAX);
+    }
+
+    #[test]
+    fn waiters_of_a_resource_are_counted_as_long_as_they_wait() {
+        let counts = WaiterCounts::default();
+        let [one, other] = ["one", "other"].map(|name| Resource::new(name).unwrap());
+        let (first, second, third) = (counts.register(&one), counts.register(&one), counts.register(&other));
+        assert_eq!([first.count(), second.count(), third.count()], [2, 2, 1]);
+        drop(second);
+        assert_eq!(first.count(), 1);
+        drop((first, third));
+        assert!(counts.0.lock().unwrap().is_empty());
+    }
+}

@@ -49,7 +49,9 @@ mod tests {
         for n in 0..3 * MAX {
             fences.set(&Resource::new(&format!("job {n}")).unwrap(), fence);
         }
-        assert!(fences.fences().len() <= MAX);
+        assert_eq!(fences.fences().len(), MAX, "it is cleared for another one alone");
+        fences.set(&Resource::new(&format!("job {}", 2 * MAX)).unwrap(), fence);
+        assert_eq!(fences.fences().len(), MAX, "this one is known");
         let last = Resource::new(&format!("job {}", 3 * MAX - 1)).unwrap();
         assert_eq!(fences.get(&last), Some(fence));
     }
