@@ -29,9 +29,9 @@
 //! closed in the child, whose calls of it fail with `Closed`. Open another client in the child. The first call of
 //! the child starts threads of its own, so what holds for threads after a fork holds there as well.
 //!
-//! That needs tokio without its feature `parking_lot`, which `full` includes: with it, tokio keeps a table of the
-//! threads that sleep, and the table of a child lists threads that do not exist there. The first call of the child
-//! can then hang, or end the child. `cargo tree -e features -i tokio` shows which crate turns the feature on. No
+//! Calls in a child need tokio without its feature `parking_lot`, which `full` includes: with it, tokio keeps a table
+//! of the threads that sleep, and the table of a child lists threads that do not exist there. The first call of the
+//! child can then hang, or end the child. `cargo tree -e features -i tokio` shows which crate turns the feature on. No
 //! crate of leasehold does. A child that executes another program at once is not concerned.
 //!
 //! Promises, limits and errors are those of the asynchronous types of the same names.

@@ -218,16 +218,17 @@ impl Upgradable {
         loop {
             // If the store does not answer the release, the request for the gate fails with the reason.
             let in_use = self.unused_gate().await;
-            let whose = if in_use.is_some() { "a reader that is gone" } else { "this guard" };
+            let is_own = in_use.is_none();
             if let Some(gate) = self.enter_gate(in_use).await? {
                 return Ok(gate);
             }
-            if whose != "this guard" && self.is_beside_another().await? {
+            if !is_own && self.is_beside_another().await? {
                 let text = "another reader is about to become a writer, so each would wait for the other; \
                             nothing changed; release the lock, then acquire it as a writer";
                 return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(self.resource()));
             }
             if deadline.is_over() {
+                let whose = if is_own { "this guard" } else { "a reader that is gone" };
                 let text = format!(
                     "the store has not confirmed the end of an earlier upgrade of {whose}; nothing changed; try again"
                 );

@@ -68,7 +68,7 @@ fn admit(accepted: Accepted, serving: &Serving) {
             let place = tokio::time::timeout(REFUSAL_MAX, serving.places.clone().acquire_owned());
             let place = tokio::select! {
                 biased;
-                // The one that made room for this one has a place still, or looks for one: it is the next one's now.
+                // The place that this one waits for goes to the one that took its turn.
                 () = stranger.leaves() => return,
                 place = place => place,
             };
