@@ -191,12 +191,9 @@ impl Subject {
     fn says(&self, place: Option<&Path>) -> String {
         let (program, argument) = self.server.ask;
         let program = match (program, place) {
-            // The jar has its version in the name that its link leads to.
             ("zookeeper.jar", _) => {
-                let jar = place.unwrap_or(Path::new("/usr/share/java")).join(program);
-                let jar = jar.canonicalize().unwrap_or_default();
-                let name = jar.file_stem().unwrap_or_default().to_string_lossy();
-                return name.replace('-', " ");
+                let jar = place.unwrap_or(Path::new("/usr/share/java")).join(program).canonicalize();
+                return named_jar(jar.unwrap_or_default().parent().unwrap_or(Path::new("")));
             }
             ("mariadbd", Some(place)) if place.join("mysqld").is_file() => place.join("mysqld"),
             (_, Some(place)) => place.join(program),
@@ -264,9 +261,31 @@ const SESSIONS: &str = "`method=advisory` and `method=for-update` need PostgreSQ
 /// The longest that one program may run: what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
+/// Returns the name and the version of the ZooKeeper in a folder; empty if there is none. A jar has its version in its
+/// name, beside a link without it, or the other way round.
+fn named_jar(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let versions = names.filter_map(|name| {
+        let version = name.strip_prefix("zookeeper-")?.strip_suffix(".jar")?;
+        version.starts_with(|c: char| c.is_ascii_digit()).then(|| format!("zookeeper {version}"))
+    });
+    versions.max().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn version_of_a_jar_is_in_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(named_jar(folder.path()), "");
+        for name in ["zookeeper.jar", "zookeeper-jute-3.8.0.jar", "zookeeper-3.8.0.jar"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(named_jar(folder.path()), "zookeeper 3.8.0");
+    }
 
     #[test]
     fn versions_and_servers_are_chosen_by_name() {
