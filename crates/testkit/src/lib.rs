@@ -113,6 +113,7 @@ mod redis;
 pub mod require;
 mod small_disk;
 pub mod surroundings;
+mod warnings;
 mod zookeeper;
 
 pub use certificates::{Certificates, Identity};
@@ -130,4 +131,5 @@ pub use redis::{
     RedisSentinelBuilder, RedisServer, Reply, SlotMove, Tls,
 };
 pub use small_disk::SmallDisk;
+pub use warnings::{Warnings, subscribe};
 pub use zookeeper::ZooKeeperEnsemble;

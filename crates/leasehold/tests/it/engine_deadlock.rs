@@ -9,12 +9,12 @@ use leasehold::backend::{Backend, ClaimId, Effect, Failure, FailureKind, LockSup
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Owner, TokioClock};
+use leasehold_testkit::Warnings;
 use tokio::time::Instant;
 
 use crate::common::{ms, waiting};
 use crate::engine_late_grants::Profiled;
 use crate::engine_supervision::odd::{Call, World, pass, refuse};
-use crate::warnings::Warnings;
 
 const PLACE: &str = "leasehold!waits";
 const SOON: Duration = Duration::from_secs(30);
@@ -150,7 +150,7 @@ async fn claim_ahead_in_the_queue_is_in_the_way() {
 #[tokio::test(start_paused = true)]
 async fn circle_that_nobody_leaves_is_logged_once() {
     let (one, _, two, _) = clients();
-    let (warnings, _listening) = Warnings::listen();
+    let (warnings, _listening) = Warnings::listen("leasehold");
     let (first, second) = (Owner::new(), Owner::new());
     let a = one.mutex("a").owner(&first).lock().await.unwrap();
     let b = two.mutex("b").owner(&second).lock().await.unwrap();
@@ -205,7 +205,7 @@ fn world(looks: &Arc<AtomicU8>) -> World {
 async fn outage_delays_the_search_and_a_denial_ends_it() {
     for answer in [AWAY, DENIED] {
         for gives_up in [true, false] {
-            let (warnings, _listening) = Warnings::listen();
+            let (warnings, _listening) = Warnings::listen("leasehold");
             let looks = Arc::new(AtomicU8::new(answer));
             let world = world(&looks);
             let other = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();

@@ -11,11 +11,11 @@ use leasehold::local::MemoryBackend;
 use leasehold::{
     AcquireSource, Client, ErrorKind, Event, EventSubscriber, LossCause, Owner, State, TokioClock, blocking,
 };
+use leasehold_testkit::Warnings;
 use tokio::time::Instant;
 
 use crate::common::ms;
 use crate::engine_supervision::odd::{Call, Odd, Ticks, pass, refuse};
-use crate::warnings::Warnings;
 
 const TTL: Duration = ms(9_000);
 const MINIMUM: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ async fn suspect_lock_that_is_renewed_recovers_once() {
 /// The machine sleeps meanwhile, and the task of the holder looks at the lock first.
 #[tokio::test(start_paused = true)]
 async fn loss_is_reported_once_with_what_led_to_it() {
-    let (warnings, _listening) = Warnings::listen();
+    let (warnings, _listening) = Warnings::listen("leasehold");
     let World { locks, clock, refuses, log } = World::new();
     let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
     refuses.store(true, Ordering::SeqCst);
@@ -155,7 +155,7 @@ async fn loss_is_reported_once_with_what_led_to_it() {
 /// It is what the caller asked for.
 #[tokio::test(start_paused = true)]
 async fn loss_by_a_close_is_no_warning() {
-    let (warnings, _listening) = Warnings::listen();
+    let (warnings, _listening) = Warnings::listen("leasehold");
     let World { locks, .. } = World::new();
     let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
     assert!(locks.close(TTL).await);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Store, ms, settles};
-use crate::warnings::Warnings;
 use futures_util::FutureExt;
 use leasehold::backend::{
     Backend, Claim, Failure, Liveness, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
@@ -15,6 +14,7 @@ use leasehold::backend::{
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, LossCause, Owner, TokioClock, Tuning};
+use leasehold_testkit::Warnings;
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
 /// A store whose sessions keep locks alive.
 #[tokio::test]
 async fn ttl_that_means_nothing_to_the_store_is_reported_once() {
-    let (warnings, _listening) = Warnings::listen();
+    let (warnings, _listening) = Warnings::listen("leasehold");
     let (valid, memory) = (ms(20_000), MemoryBackend::new());
     let mut profile = memory.profile().clone();
     profile.liveness = Liveness::Heartbeat { valid };

@@ -37,5 +37,4 @@ mod linger;
 mod policies;
 mod quorum_arming;
 mod quorum_late_answers;
-mod warnings;
 mod watch;

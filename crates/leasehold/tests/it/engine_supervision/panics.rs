@@ -81,7 +81,7 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     let spans_too = Arc::<AtomicBool>::default();
     let touchy = Touchy { spans_too: spans_too.clone(), ..Touchy::default() };
     // This thread runs all of it.
-    let _default = tracing::subscriber::set_default(touchy);
+    let _default = leasehold_testkit::subscribe(touchy);
     let hangs = Arc::<AtomicBool>::default();
     let world = World::new({
         let hangs = hangs.clone();
@@ -134,7 +134,7 @@ impl tracing::Subscriber for Lost {
 /// asked.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
-    let _default = tracing::subscriber::set_default(Lost);
+    let _default = leasehold_testkit::subscribe(Lost);
     let world = World::new(|_, _, _| pass());
     let mutexes: Vec<_> = (0..3).map(|number| world.locks.mutex(format!("job/{number}"))).collect();
     let mut waiting = Vec::new();
