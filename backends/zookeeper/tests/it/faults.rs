@@ -80,7 +80,7 @@ async fn release_while_disconnected_completes_in_the_background() {
         async move { take(&broken, &waits).await }
     });
     eventually(async || {
-        other.inspect(&held.resource, None, &no_patience()).await.unwrap().waiting.len() == 1
+        other.inspect(&held.resource, None, &no_patience()).await.is_ok_and(|seen| seen.waiting.len() == 1)
     })
     .await;
     proxy.cut().unwrap();

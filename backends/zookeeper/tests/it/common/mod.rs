@@ -84,9 +84,13 @@ pub async fn renew(backend: &ZooKeeperBackend, claim: &Claim) -> Renewal {
     backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
 }
 
+/// Returns `true` if the server says so.
 pub async fn gone(backend: &ZooKeeperBackend, resource: &Resource) -> bool {
-    let seen = backend.inspect(resource, None, &no_patience()).await.unwrap();
-    seen.holders.is_empty() && seen.waiting.is_empty()
+    match backend.inspect(resource, None, &no_patience()).await {
+        Ok(seen) => seen.holders.is_empty() && seen.waiting.is_empty(),
+        Err(failure) if failure.is_transient() => false,
+        Err(failure) => panic!("{failure}"),
+    }
 }
 
 /// Returns the number of requests that all clients of a server have sent, without pings: a slower test
