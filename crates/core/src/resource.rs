@@ -48,10 +48,16 @@ impl Resource {
     /// `max` is at least 40.
     pub fn escaped(&self, plain: fn(u8) -> bool, max: usize) -> String {
         debug_assert!(max >= Resource::MIN_ESCAPED, "no room for a hashed name in {max} bytes");
+        let is_kept =
+            |byte| plain(byte) && byte.is_ascii_graphic() && byte != b'%' && byte != Resource::HASH_MARK;
+        // Mostly all of it is kept.
+        if self.0.len() <= max && self.0.bytes().all(is_kept) {
+            return self.as_str().to_owned();
+        }
         let mut escaped = String::with_capacity(self.0.len());
         let mut head = 0;
         for byte in self.0.bytes() {
-            if plain(byte) && byte.is_ascii_graphic() && byte != b'%' && byte != Resource::HASH_MARK {
+            if is_kept(byte) {
                 escaped.push(char::from(byte));
             } else {
                 // Digit by digit, as this is done for every request: formatting makes a string for each byte.

@@ -87,7 +87,10 @@ impl Servers {
 
     /// Returns the key of a resource by its escaped name.
     pub(crate) fn key_of_escaped(&self, escaped: &str) -> Option<Key> {
-        Key::new(format!("{}{escaped}", self.prefix))
+        let mut key = String::with_capacity(self.prefix.len() + escaped.len());
+        key.push_str(&self.prefix);
+        key.push_str(escaped);
+        Key::new(key)
     }
 
     /// Returns what a key of ours says of its resource; `None` where it is not ours.

@@ -188,7 +188,8 @@ fn digits<N: FromStr>(field: &str) -> Option<N> {
 /// Writes control characters and `%` as `%XX`, so that a line ends where it ends.
 fn escape(text: &str, out: &mut String) {
     let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c == '%' || c.is_ascii_control()) {
+    // Byte by byte: none of these is a part of a longer character.
+    while let Some(at) = rest.bytes().position(|byte| byte == b'%' || byte.is_ascii_control()) {
         let (plain, escaped) = rest.split_at(at);
         out.push_str(plain);
         // It has one byte. Writing into a String does not fail.

@@ -306,6 +306,12 @@ impl<C: CellStore> Drop for Round<C> {
 
 /// Makes all changes in one commit, and answers in the order in which they are given.
 async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<Write>]) -> Vec<Vec<WriteResult>> {
+    if let [one] = wanted
+        && let [write] = one.as_slice()
+    {
+        let results = cells.write(&[write], Locked::Wait).await;
+        return vec![if results.is_empty() { vec![Err(unwritten())] } else { results }];
+    }
     let mut writes: Vec<(&Write, usize, usize)> = Vec::new();
     for (batch, some) in wanted.iter().enumerate() {
         writes.extend(some.iter().enumerate().map(|(at, write)| (write, batch, at)));

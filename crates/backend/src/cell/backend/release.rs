@@ -19,6 +19,10 @@ impl<C: CellStore> CellBackend<C> {
         for (answers, claims) in answers.chunks_mut(BATCH_MAX).zip(batch.chunks(BATCH_MAX)) {
             self.end_alone(answers, claims, &mut found).await;
         }
+        // Mostly all were alone.
+        if answers.iter().all(Option::is_some) {
+            return answers.into_iter().flatten().collect();
+        }
         let rest: Vec<&Claim> = batch
             .iter()
             .zip(&answers)
@@ -63,7 +67,11 @@ impl<C: CellStore> CellBackend<C> {
             self.pollers.forget(claim.id);
             let Some(alone) = self.memory.owned_cells.forget(claim.id) else { continue };
             // Where the store keeps no time, only this observer can say that the claim still lives.
-            if (!keeps_time && alone.until <= now) || !cells.insert(&claim.resource) {
+            if !keeps_time && alone.until <= now {
+                continue;
+            }
+            // A cell is written to once.
+            if claims.len() > 1 && !cells.insert(&claim.resource) {
                 continue;
             }
             let Some((version, write)) = self.emptying(claim, &alone) else { continue };
