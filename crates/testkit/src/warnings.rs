@@ -11,7 +11,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// The warnings of one library in one thread.
 #[derive(Clone, Debug)]
 pub struct Warnings {
-    /// What the targets of its events begin with.
+    /// The beginning of the targets of its events.
     library: &'static str,
     text: Arc<Mutex<String>>,
 }
