@@ -4,8 +4,10 @@ use std::time::Duration;
 use leasehold::{Client, Guard};
 use tokio_util::sync::CancellationToken;
 
+use crate::common::Store;
+
 async fn held() -> (Client, Guard, CancellationToken) {
-    let locks = Client::open("mem:").await.unwrap();
+    let (locks, _) = Store::in_virtual_time().client();
     let guard = locks.mutex("job").ttl(Duration::from_millis(200)).lock().await.unwrap();
     let token = guard.cancellation_token();
     (locks, guard, token)
@@ -15,7 +17,7 @@ async fn cancelled(token: &CancellationToken) {
     tokio::time::timeout(Duration::from_secs(60), token.cancelled()).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_and_drop_cancel_the_token() {
     let (_locks, guard, token) = held().await;
     // Longer than its ttl, so it was renewed.
@@ -29,7 +31,7 @@ async fn release_and_drop_cancel_the_token() {
     cancelled(&token).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn loss_cancels_the_token_while_the_guard_lives() {
     let (locks, guard, token) = held().await;
     let holder = locks.inspect("job").await.unwrap().holders.remove(0);
@@ -40,7 +42,7 @@ async fn loss_cancels_the_token_while_the_guard_lives() {
     cancelled(&guard.cancellation_token()).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn token_of_one_guard_outlives_no_other_holder() {
     let (locks, guard, token) = held().await;
     guard.release().await.unwrap();

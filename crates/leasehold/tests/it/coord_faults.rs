@@ -34,9 +34,9 @@ async fn settle() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn party_that_follows_another_of_its_process_arrives_anew() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.tuned(Tuning::default().local_handoff_time(SOON));
     let barrier = locks.barrier("round", 2);
     let mut first = Box::pin(barrier.wait());
@@ -61,9 +61,9 @@ async fn party_that_follows_another_of_its_process_arrives_anew() {
     assert_eq!(again.await.unwrap().unwrap().generation, 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn count_whose_answer_was_lost_is_not_made_in_the_next_latch() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((one, wire), (other, _)) = (store.client(), store.client());
     let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
     latch.count_down_as("other").await.unwrap();
@@ -76,9 +76,9 @@ async fn count_whose_answer_was_lost_is_not_made_in_the_next_latch() {
     assert_eq!(latch.remaining().await.unwrap(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reset_whose_answer_was_lost_does_not_remove_the_next_latch() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((one, wire), (other, _)) = (store.client(), store.client());
     let (mine, latch) = (one.latch("loaded", 2), other.latch("loaded", 2));
     latch.count_down_as("other").await.unwrap();
@@ -116,9 +116,9 @@ async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
     assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn loader_that_nobody_polls_does_not_block_its_key() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let tuning = Tuning::default().outage(ms(100));
     let ((one, _), (two, _)) = (store.tuned(tuning.clone()), store.tuned(tuning));
     let hour = Duration::from_secs(3600);
@@ -142,12 +142,13 @@ async fn loader_that_nobody_polls_does_not_block_its_key() {
     drop(first);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn party_does_not_pass_with_a_generation_that_began_after_a_loss_of_data() {
-    let backend = Arc::new(MemoryBackend::new());
+    let clock = Arc::new(TokioClock::new());
+    let backend = Arc::new(MemoryBackend::with_clock(clock.clone()));
     let wire = Arc::new(Fault::over(backend.clone()));
-    let far = Client::builder().over(wire.clone()).unwrap();
-    let barrier = Client::builder().over(backend.clone()).unwrap().barrier("round", 2);
+    let far = Client::builder().clock(clock.clone()).over(wire.clone()).unwrap();
+    let barrier = Client::builder().clock(clock).over(backend.clone()).unwrap().barrier("round", 2);
     wire.set(Verb::Swap, Mode::LateReply(ms(500)));
     let waiting = tokio::spawn({
         let barrier = far.barrier("round", 2);
@@ -165,9 +166,9 @@ async fn party_does_not_pass_with_a_generation_that_began_after_a_loss_of_data()
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn wait_for_any_stripe_of_many_ends_on_a_slow_store() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((holder, _), (locks, wire)) = (store.client(), store.client());
     let all = holder.striped_mutex("stock", 300).all().lock().await.unwrap();
     // All stripes together take longer than a store may take for one answer.
@@ -342,10 +343,10 @@ fn change_whose_runtime_ends_may_have_happened() {
 }
 
 /// What may be made twice without harm is made again, although it is not known what became of the first request.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_lost_request_fails_no_first_write_of_what_may_be_repeated() {
     for fault in [Mode::LoseRequest, Mode::LoseReply] {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let (locks, wire) = store.client();
         let latch = locks.latch("latch", 1);
         with_one_lost(&wire, fault, latch.count_down()).await.unwrap();

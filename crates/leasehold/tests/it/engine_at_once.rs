@@ -53,9 +53,9 @@ async fn task_without_a_budget_that_locks_in_a_loop_lets_others_run() {
     assert!(other.is_finished());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_granted_at_once_is_renewed() {
-    let (locks, wire) = Store::new().client();
+    let (locks, wire) = Store::in_virtual_time().client();
     let ttl = Duration::from_millis(300);
     let guard = locks.mutex("job").ttl(ttl).lock().now_or_never().expect("at once").unwrap();
     tokio::time::sleep(ttl * 3).await;
@@ -113,9 +113,9 @@ async fn release_at_once_wakes_waiters_of_all_clients() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn fault_is_met_although_the_store_decides_at_once() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     wire.set(Verb::Contend, Mode::Refuse);
     let refused = locks.mutex("job").try_lock().await.unwrap_err();

@@ -25,12 +25,12 @@ async fn poll_and_drop<T>(future: impl Future<Output = T>, polls: usize) -> Opti
     None
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
     for busy in [false, true] {
         for mode in [Mode::Pass, Mode::LoseReply, Mode::LoseRequest, Mode::Refuse, Mode::Hang] {
             for polls in 0..12 {
-                let store = Store::new();
+                let store = Store::in_virtual_time();
                 let (locks, wire) = store.client();
                 let (other, _) = store.client();
                 let held = if busy { Some(other.mutex("job").lock().await.unwrap()) } else { None };
@@ -89,11 +89,11 @@ async fn dropped_wait_leaves_the_queue_of_a_store_that_is_polled() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_dropped_after_any_poll_is_done_all_the_same() {
     for mode in [Mode::Pass, Mode::LoseReply, Mode::LoseRequest, Mode::Hang] {
         for polls in 0..6 {
-            let (locks, wire) = Store::new().client();
+            let (locks, wire) = Store::in_virtual_time().client();
             let guard = locks.mutex("job").lock().await.unwrap();
             wire.set(Verb::Release, mode);
             poll_and_drop(guard.release(), polls).await;
@@ -129,9 +129,9 @@ async fn thousands_of_acquisitions_dropped_at_random_leave_nothing() {
     assert!(locks.rwlock("job").try_write().await.unwrap().is_some());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_with_lost_reply_is_repeated_and_reported() {
-    let (locks, wire) = Store::new().client();
+    let (locks, wire) = Store::in_virtual_time().client();
     let guard = locks.mutex("job").lock().await.unwrap();
     wire.set(Verb::Release, Mode::LoseReply);
     let release = tokio::spawn(guard.release());
@@ -142,9 +142,9 @@ async fn release_with_lost_reply_is_repeated_and_reported() {
     release.await.unwrap().expect("it was held until it was released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_without_reply_is_unknown_once_the_lease_expired() {
-    let (locks, wire) = Store::new().client();
+    let (locks, wire) = Store::in_virtual_time().client();
     let guard = locks.mutex("job").ttl(ms(200)).lock().await.unwrap();
     wire.set(Verb::Release, Mode::LoseRequest);
     let error = guard.release().await.unwrap_err();
@@ -152,9 +152,9 @@ async fn release_without_reply_is_unknown_once_the_lease_expired() {
     assert!(error.may_have_happened());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn acquisition_with_lost_reply_is_repeated_under_the_same_id() {
-    let (locks, wire) = Store::new().client();
+    let (locks, wire) = Store::in_virtual_time().client();
     wire.set(Verb::Contend, Mode::LoseReply);
     let lock = tokio::spawn({
         let mutex = locks.mutex("job");
@@ -169,9 +169,9 @@ async fn acquisition_with_lost_reply_is_repeated_under_the_same_id() {
     assert_eq!(locks.inspect("job").await.unwrap().holders.len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn try_lock_without_reply_is_unknown_and_cleaned_up() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     let (other, _) = store.client();
     wire.set(Verb::Contend, Mode::LoseReply);
@@ -180,9 +180,9 @@ async fn try_lock_without_reply_is_unknown_and_cleaned_up() {
     settles(&other, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(300)));
     let (other, _) = store.client();
     wire.set(Verb::Contend, Mode::LoseReply);
@@ -200,9 +200,9 @@ async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
     settles(&other, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn long_outage_is_reported_to_all_waiters() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(300)));
     wire.set(Verb::Contend, Mode::Refuse);
     let waits = (0..10).map(|_| {
@@ -269,10 +269,10 @@ async fn close_ends_waits_and_holds_and_releases_all() {
     common::waiting(&other, "job", 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn close_waits_until_grants_in_flight_are_released() {
     for dropped_first in [true, false] {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let (locks, wire) = store.client();
         let (other, _) = store.client();
         wire.set(Verb::Contend, Mode::LateReply(ms(100)));
@@ -288,9 +288,9 @@ async fn close_waits_until_grants_in_flight_are_released() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropped_client_still_releases_its_locks() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (other, _) = store.client();
     {
         let (locks, _) = store.client();
@@ -310,10 +310,10 @@ enum Comer {
     Closes,
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unpolled_release_does_not_delay_other_waiters() {
     for comer in [Comer::Waits, Comer::Tries, Comer::Closes] {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let (locks, wire) = store.client();
         let lock = locks.mutex("job");
         let guard = lock.lock().await.unwrap();
@@ -333,9 +333,9 @@ async fn unpolled_release_does_not_delay_other_waiters() {
 }
 
 /// The release may hold what other locks of the client need, and no other caller comes for this resource.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unpolled_release_is_taken_over_soon() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     let guard = locks.mutex("job").lock().await.unwrap();
     wire.set(Verb::Release, Mode::Hang);

@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    AtOnce, Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Failure, Moment,
+    AtOnce, Backend, Claim, Clock, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Failure, Moment,
     Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Event, EventSubscriber, State};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber, State, TokioClock};
 use tokio::sync::oneshot;
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn uncontended_lock_is_one_direct_request() {
     settles(&locks, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn callers_that_wait_for_releases_send_them_themselves() {
     let (locks, store) = opened();
     let guards = [locks.mutex("a"), locks.mutex("b"), locks.mutex("c")]
@@ -51,7 +51,7 @@ async fn callers_that_wait_for_releases_send_them_themselves() {
     assert_eq!(store.released(), (3, 4));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn direct_release_without_an_answer_is_repeated() {
     let (locks, store) = opened();
     let guard = locks.mutex("job").lock().await.unwrap();
@@ -89,7 +89,7 @@ async fn claim_that_is_gone_after_a_refused_release_was_lost() {
     assert_eq!(store.released(), (0, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn direct_release_whose_caller_leaves_is_awaited_by_the_client() {
     let (locks, store) = opened();
     let (release, answer) = begun_release(&locks, &store).await;
@@ -104,7 +104,7 @@ async fn direct_release_whose_caller_leaves_is_awaited_by_the_client() {
 }
 
 /// A waiter of the same client continues when the release is answered, and its caller need not be polled for that.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
     let (locks, store) = opened();
     let (release, answer) = begun_release(&locks, &store).await;
@@ -120,9 +120,9 @@ async fn waiter_behind_a_direct_release_does_not_depend_on_its_caller() {
 }
 
 /// Where the store has no queue, nothing else lets the waiter ask.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_without_a_queue_does_not_depend_on_a_direct_release() {
-    let (locks, store) = Distant::over(Arc::new(MemoryBackend::new().unordered()));
+    let (locks, store) = Distant::over(|clock| MemoryBackend::with_clock(clock).unordered());
     let (release, answer) = begun_release(&locks, &store).await;
     let waits = locks.mutex("job");
     let waits = tokio::spawn(async move { waits.lock().await });
@@ -133,7 +133,7 @@ async fn waiter_without_a_queue_does_not_depend_on_a_direct_release() {
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_of_a_direct_request_is_renewed() {
     let (locks, store) = opened();
     let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
@@ -143,10 +143,12 @@ async fn lock_of_a_direct_request_is_renewed() {
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     let (locks, store) = opened();
     let (others, _) = store.another();
+    // A refusal at the very start of the clock is not remembered.
+    tokio::time::sleep(ms(1)).await;
     let guard = others.mutex("job").lock().await.unwrap();
     assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
     assert_eq!((store.direct(), store.long()), (2, 0), "a try that is refused is one request");
@@ -181,7 +183,7 @@ async fn try_that_a_direct_request_refuses_is_reported_as_any_other() {
     assert_eq!((store.long(), queued.0.load(Ordering::SeqCst)), (0, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn caller_that_leaves_leaves_nothing() {
     let (locks, store) = opened();
     for is_try in [false, true] {
@@ -197,7 +199,7 @@ async fn caller_that_leaves_leaves_nothing() {
     assert_eq!((store.direct(), store.long()), (2, 0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn closing_does_not_wait_for_a_caller_that_is_not_polled() {
     let (locks, store) = opened();
     let (others, _) = store.another();
@@ -246,7 +248,7 @@ async fn closing_waits_for_a_request_that_is_about_to_be_sent() {
     assert!(seen.holders.is_empty(), "{seen:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn caller_that_waits_learns_of_the_end_of_the_client() {
     let (locks, store) = opened();
     let _answer = store.hold_back();
@@ -257,7 +259,7 @@ async fn caller_that_waits_learns_of_the_end_of_the_client() {
     assert_eq!(waits.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_does_not_depend_on_a_caller_that_is_not_polled() {
     let (locks, store) = opened();
     let _answer = store.hold_back();
@@ -269,7 +271,7 @@ async fn waiter_does_not_depend_on_a_caller_that_is_not_polled() {
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn grant_that_comes_too_late_is_released_and_asked_for_anew() {
     let (locks, store) = opened();
     let answer = store.hold_back();
@@ -286,7 +288,7 @@ async fn grant_that_comes_too_late_is_released_and_asked_for_anew() {
 }
 
 /// The store keeps the claim for the lock delay, so a try for another claim would be refused by it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn try_is_not_refused_by_its_own_grant_that_came_too_late() {
     let (locks, store) = opened();
     let answer = store.hold_back();
@@ -312,7 +314,7 @@ async fn try_is_not_refused_by_what_was_granted_before_a_panic() {
 }
 
 /// The lost answer may have been a grant, so the same claim is asked for again, and not refused by itself.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn try_without_an_answer_is_not_refused_by_its_own_grant() {
     let (locks, store) = opened();
     for _ in 0..20 {
@@ -325,7 +327,7 @@ async fn try_without_an_answer_is_not_refused_by_its_own_grant() {
 }
 
 /// The request may still arrive, and be granted when the lock is free.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn try_without_an_answer_that_is_refused_releases_its_claim() {
     let (locks, store) = opened();
     let (other, _) = store.another();
@@ -342,7 +344,7 @@ async fn try_without_an_answer_that_is_refused_releases_its_claim() {
 }
 
 /// The queue of this client refuses the try, and its own request may still arrive.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn try_that_its_own_client_refuses_releases_its_unanswered_claim() {
     let (locks, store) = opened();
     let (other, _) = store.another();
@@ -368,7 +370,7 @@ async fn try_that_its_own_client_refuses_releases_its_unanswered_claim() {
     ours.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn wait_without_an_answer_goes_the_longer_way() {
     let (locks, store) = opened();
     drop(store.hold_back());
@@ -377,7 +379,7 @@ async fn wait_without_an_answer_goes_the_longer_way() {
     settles(&locks, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn request_under_way_at_the_deadline_is_the_last_attempt() {
     let (locks, store) = opened();
     let answer = store.hold_back();
@@ -505,7 +507,7 @@ impl Wake for Spiteful {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn request_in_flight_is_released_when_the_renewal_ends() {
     let (locks, store) = opened();
     let (other, _) = store.another();
@@ -538,12 +540,13 @@ async fn waiter_of_the_same_client_is_not_passed() {
 }
 
 fn opened() -> (Client, Arc<Distant>) {
-    Distant::over(Arc::default())
+    Distant::over(MemoryBackend::with_clock)
 }
 
 /// A store behind a connection: it decides when a direct request is sent, and the answer may come later or never.
 struct Distant {
-    memory: Arc<MemoryBackend>,
+    memory: MemoryBackend,
+    clock: Arc<dyn Clock>,
     /// The answers that are held back, in the order of the requests; a sender that is dropped loses its answer.
     held_back: Mutex<VecDeque<oneshot::Receiver<()>>>,
     direct: AtomicU32,
@@ -570,9 +573,12 @@ impl std::fmt::Debug for Distant {
 }
 
 impl Distant {
-    fn over(memory: Arc<MemoryBackend>) -> (Client, Arc<Distant>) {
+    /// Opens a store, and a client of it, in the time of the runtime.
+    fn over(memory: impl FnOnce(Arc<dyn Clock>) -> MemoryBackend) -> (Client, Arc<Distant>) {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let store = Arc::new(Distant {
-            memory,
+            memory: memory(clock.clone()),
+            clock,
             held_back: Mutex::default(),
             direct: AtomicU32::new(0),
             long: AtomicU32::new(0),
@@ -586,12 +592,12 @@ impl Distant {
             release_held_back: Mutex::default(),
             before_it_asks: Mutex::default(),
         });
-        (Client::builder().over(store.clone()).unwrap(), store)
+        store.another()
     }
 
     /// Opens another client of the same store; its requests count here.
     fn another(self: &Arc<Distant>) -> (Client, Arc<Distant>) {
-        (Client::builder().over(self.clone()).unwrap(), self.clone())
+        (Client::builder().clock(self.clock.clone()).over(self.clone()).unwrap(), self.clone())
     }
 
     /// Holds the next answer back until something is sent.

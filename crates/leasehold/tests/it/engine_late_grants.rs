@@ -19,9 +19,9 @@ use leasehold_testkit::Warnings;
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn late_grants_are_not_requested_for_ever() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.tuned(Tuning::default().outage(ms(300)));
     let (other, _) = store.client();
     wire.set(Verb::Contend, Mode::LateReply(ms(150)));
@@ -194,9 +194,9 @@ async fn ttl_that_means_nothing_to_the_store_is_reported_once() {
 
 /// The announcement is withdrawn before the wait returns, which may take longer than the granted lease
 /// lasts.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_lost_before_the_wait_returns_is_not_granted() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((locks, wire), (other, _)) = (store.client(), store.client());
     let owner = Owner::new();
     let lock = |name: &str| locks.mutex(name).owner(&owner).detect_deadlocks(ms(10));

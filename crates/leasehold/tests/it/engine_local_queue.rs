@@ -17,9 +17,9 @@ fn patient() -> Tuning {
     Tuning::default().local_handoff_limit(1000).local_handoff_time(ms(60_000))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn many_tasks_make_one_claim_wait() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, _) = store.client();
     let (other, _) = store.client();
     let held = other.mutex("job").lock().await.unwrap();
@@ -119,9 +119,9 @@ async fn the_budget_lets_other_processes_in() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn readers_of_one_process_share_the_lock_and_a_writer_waits() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let lock = locks.rwlock("prices");
     let readers = [lock.read().await.unwrap(), lock.read().await.unwrap(), lock.read().await.unwrap()];
     assert!(lock.try_write().await.unwrap().is_none());
@@ -147,9 +147,9 @@ async fn readers_of_one_process_share_the_lock_and_a_writer_waits() {
     settles(&locks, "prices").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn permits_are_counted_over_clients_and_tasks() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (one, _) = store.client();
     let (two, _) = store.client();
     let (a, b) = (one.semaphore("encode", 3), two.semaphore("encode", 3));
@@ -166,9 +166,9 @@ async fn permits_are_counted_over_clients_and_tasks() {
     assert_eq!(a.acquire_many(0).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn timed_out_wait_leaves_the_queue_and_keeps_the_others() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, _) = store.client();
     let (other, _) = store.client();
     let held = other.mutex("job").lock().await.unwrap();
@@ -200,9 +200,9 @@ async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
 }
 
 /// An `async fn` that wraps a future has room for it twice, so the size doubles with each layer.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn futures_of_all_acquisitions_fit_a_small_stack() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let limit = ms(60);
     let (mutex, rwlock, striped) =
         (locks.mutex("job"), locks.rwlock("data"), locks.striped_mutex("stock", 4));
@@ -247,9 +247,9 @@ async fn granted(wait: tokio::task::JoinHandle<Result<Guard>>) -> Guard {
     tokio::time::timeout(SOON, wait).await.expect("it sleeps although it would be granted").unwrap().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_that_gives_up_wakes_the_waiters_behind_it() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let prices = locks.rwlock("prices");
     let held = prices.read().await.unwrap();
     for is_dropped in [false, true] {
@@ -276,9 +276,9 @@ async fn waiter_that_gives_up_wakes_the_waiters_behind_it() {
     settles(&locks, "encode").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn contender_for_another_waiter_delays_no_waiter() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let prices = locks.rwlock("prices");
     let held = prices.read().await.unwrap();
     let [gives_up, reader, writer, urgent] = [(); 4].map(|()| prices.clone());
@@ -305,9 +305,9 @@ async fn contender_for_another_waiter_delays_no_waiter() {
     settles(&locks, "encode").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_that_no_handoff_serves_has_a_place_on_the_server() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, _) = store.client();
     let (other, _) = store.client();
     let mutex = locks.mutex("job");

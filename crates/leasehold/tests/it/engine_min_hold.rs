@@ -1,21 +1,24 @@
 //! A lock that is held for a minimum of time, even if its holder releases it earlier.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Owner, TokioClock};
+use tokio::time::Instant;
+
+use crate::common::Store;
 
 const MINIMUM: Duration = Duration::from_millis(150);
 
-async fn locks() -> Client {
-    Client::open("mem:").await.unwrap()
+fn locks() -> Client {
+    Store::in_virtual_time().client().0
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_waits_for_the_minimum_hold_and_drop_does_not() {
-    let locks = locks().await;
+    let locks = locks();
     let mutex = locks.mutex("job").min_hold(MINIMUM);
     let began = Instant::now();
     mutex.lock().await.unwrap().release().await.unwrap();
@@ -30,9 +33,9 @@ async fn release_waits_for_the_minimum_hold_and_drop_does_not() {
     next.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropped_release_still_keeps_the_minimum_hold() {
-    let locks = locks().await;
+    let locks = locks();
     let began = Instant::now();
     let guard = locks.mutex("job").min_hold(MINIMUM).lock().await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(10), guard.release()).await.is_err());
@@ -40,9 +43,9 @@ async fn dropped_release_still_keeps_the_minimum_hold() {
     assert!(began.elapsed() >= MINIMUM);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn at_least_owner_re_enters_and_a_closed_client_does_not_wait() {
-    let locks = locks().await;
+    let locks = locks();
     let owner = Owner::new();
     let mutex = locks.mutex("job").min_hold(Duration::from_secs(60)).owner(&owner);
     drop(mutex.lock().await.unwrap());
@@ -63,7 +66,7 @@ async fn minimum_hold_of_one_guard_of_an_owner_outlasts_the_release_of_another()
     let mutex = locks.mutex("job").owner(&owner);
     let kept = mutex.clone().min_hold(MINIMUM);
     for is_nested in [true, false] {
-        let (began, later) = (tokio::time::Instant::now(), Duration::from_millis(50));
+        let (began, later) = (Instant::now(), Duration::from_millis(50));
         let outer = kept.lock().await.unwrap();
         tokio::time::sleep(later).await;
         let (dropped, released, least) = if is_nested {
@@ -89,7 +92,7 @@ async fn owner_that_re_enters_what_is_kept_releases_it_in_the_call() {
     let mutex = locks.mutex("job").owner(&owner);
     let kept = mutex.clone().min_hold(MINIMUM);
     for re_enters in 1..=3 {
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         drop(kept.lock().await.unwrap());
         for _ in 1..re_enters {
             drop(mutex.lock().await.unwrap());
@@ -110,7 +113,7 @@ async fn longest_minimum_hold_of_the_guards_of_an_owner_counts() {
     let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
     let locks = Client::builder().clock(clock).over(store).unwrap();
     let mutex = locks.mutex("job").owner(&Owner::new());
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let outer = mutex.clone().min_hold(MINIMUM * 3).lock().await.unwrap();
     drop(mutex.min_hold(MINIMUM).lock().await.unwrap());
     outer.release().await.unwrap();

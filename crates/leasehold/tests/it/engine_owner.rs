@@ -56,9 +56,9 @@ async fn owner_upgrade_is_a_deadlock_and_a_smaller_share_is_not() {
     settles(&locks, "prices").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_tasks_of_one_owner_share_one_claim() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     let (other, _) = store.client();
     let held = other.mutex("job").lock().await.unwrap();
@@ -82,18 +82,18 @@ async fn two_tasks_of_one_owner_share_one_claim() {
     assert_eq!(other.inspect("job").await.unwrap().holders.len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_task_that_waits_for_itself_waits_until_its_deadline() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let mutex = locks.mutex("job");
     let _guard = mutex.lock().await.unwrap();
     // The documented decision: without an owner it is a wait like any other.
     assert!(mutex.try_lock_for(ms(50)).await.unwrap().is_none());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lost_lock_is_not_reentered_by_its_owner() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((locks, _), (other, _)) = (store.client(), store.client());
     let owner = Owner::new();
     let outer = locks.mutex("job").owner(&owner).max_hold(ms(20)).lock().await.unwrap();
@@ -115,9 +115,9 @@ async fn lost_lock_is_not_reentered_by_its_owner() {
     settles(&locks, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lost_lock_does_not_block_its_owner() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let owner = Owner::new();
     let reader = locks.rwlock("prices").owner(&owner).max_hold(ms(20)).read().await.unwrap();
     reader.lost().await;
@@ -127,9 +127,9 @@ async fn lost_lock_does_not_block_its_owner() {
     settles(&locks, "prices").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn releasing_one_of_two_lost_guards_says_that_it_was_lost() {
-    let (locks, _wire) = Store::new().client();
+    let (locks, _wire) = Store::in_virtual_time().client();
     let owner = Owner::new();
     let outer = locks.mutex("job").owner(&owner).max_hold(ms(20)).lock().await.unwrap();
     let inner = locks.mutex("job").owner(&owner).lock().await.unwrap();
@@ -138,14 +138,14 @@ async fn releasing_one_of_two_lost_guards_says_that_it_was_lost() {
     assert!(outer.release().await.unwrap_err().is_lost());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
     const MINIMUM: std::time::Duration = ms(150);
-    let (locks, _wire) = Store::new().client();
+    let (locks, _wire) = Store::in_virtual_time().client();
     let owner = Owner::new();
     let lock = || locks.rwlock("prices").owner(&owner);
     for is_released in [false, true] {
-        let began = std::time::Instant::now();
+        let began = tokio::time::Instant::now();
         let reader = lock().min_hold(MINIMUM).read().await.unwrap();
         let fence = reader.fence();
         let writer = if is_released {
@@ -163,9 +163,9 @@ async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
     settles(&locks, "prices").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_kept_for_its_minimum_hold_is_not_a_deadlock() {
-    let (locks, _wire) = Store::new().client();
+    let (locks, _wire) = Store::in_virtual_time().client();
     let owner = Owner::new();
     let lock = || locks.rwlock("prices").owner(&owner).detect_deadlocks(ms(10));
     drop(lock().min_hold(ms(60_000)).read().await.unwrap());
@@ -197,9 +197,9 @@ async fn until_deadlocked(locks: &Client, waits: usize) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn announced_waits_of_a_circle_are_seen_and_never_give_up() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((has_a, on_a, one), (has_b, on_b, two)) = (nested(&store, "a").await, nested(&store, "b").await);
     let wants_b = tokio::spawn(async move { one.mutex("b").owner(&on_a).announce_wait(ms(10)).lock().await });
     let wants_a = tokio::spawn(async move { two.mutex("a").owner(&on_b).announce_wait(ms(10)).lock().await });
@@ -216,10 +216,10 @@ async fn announced_waits_of_a_circle_are_seen_and_never_give_up() {
     drop(within(wants_a).await.unwrap().unwrap());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn owner_that_detects_gives_up_for_those_that_only_announce() {
     for detects_first in [true, false] {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let (has_a, on_a, one) = nested(&store, "a").await;
         let (two, _) = store.client();
         let me = Owner::new();
@@ -240,9 +240,9 @@ async fn owner_that_detects_gives_up_for_those_that_only_announce() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn ended_inherited_claim_is_not_re_entered() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let ((has_a, on_a, one), (has_b, on_b, two)) = (nested(&store, "a").await, nested(&store, "b").await);
     assert!(one.mutex("a").owner(&on_a).try_lock().await.unwrap().is_none(), "it is held by another client");
     has_a.release().await.unwrap();
@@ -261,9 +261,9 @@ async fn ended_inherited_claim_is_not_re_entered() {
     drop(within(wants_b).await.unwrap().unwrap());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn wait_can_be_announced_only_for_an_owner() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let error = locks.mutex("a").announce_wait(ms(10)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }

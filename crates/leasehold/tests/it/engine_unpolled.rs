@@ -39,9 +39,9 @@ async fn waiter_behind_an_unpolled_lock_future_is_granted() {
     settles(&other, "job").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_of_another_share_is_not_delayed_by_an_unpolled_one() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, wire) = store.client();
     let lock = locks.rwlock("prices");
     wire.set(Verb::Contend, Mode::Refuse);
@@ -70,9 +70,9 @@ async fn close_ends_a_lock_future_that_is_not_polled() {
     held.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn close_ends_an_upgrade_that_is_not_polled() {
-    let store = Store::new();
+    let store = Store::in_virtual_time();
     let (locks, _) = store.client();
     let (other, _) = store.client();
     let reader = other.rwlock("job").read().await.unwrap();
@@ -89,9 +89,9 @@ async fn close_ends_an_upgrade_that_is_not_polled() {
     reader.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn close_waits_for_no_reader_of_a_register() {
-    let (locks, _) = Store::new().client();
+    let (locks, _) = Store::in_virtual_time().client();
     let latch = locks.latch("ready", 1);
     let mut unpolled = pin!(latch.wait());
     poll_once(unpolled.as_mut());

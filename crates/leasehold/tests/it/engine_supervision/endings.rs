@@ -123,10 +123,10 @@ fn loss_is_reported_while_the_client_runtime_is_not_driven() {
 }
 
 /// A grant that arrives while the client closes belongs to no caller.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_granted_by_a_client_that_closed() {
     for round in 0..3 {
-        let store = Store::new();
+        let store = Store::in_virtual_time();
         let (locks, wire) = store.client();
         let (onlooker, _) = store.client();
         wire.set(Verb::Contend, Mode::LateReply(ms(100)));
@@ -149,9 +149,9 @@ async fn nothing_is_granted_by_a_client_that_closed() {
 }
 
 /// Closing does not depend on whether the caller is polled.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn grant_to_a_caller_that_is_not_polled_is_released_by_the_close() {
-    let (store, events) = (Store::new(), Arc::<EventLog>::default());
+    let (store, events) = (Store::in_virtual_time(), Arc::<EventLog>::default());
     let ((locks, wire), (onlooker, _)) = (store.observed(events.clone()), store.client());
     wire.set(Verb::Contend, Mode::LateReply(ms(100)));
     let mutex = locks.mutex("job");
