@@ -8,34 +8,66 @@ use std::time::{Duration, Instant};
 use leasehold::blocking::{Client, Guard};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ClientBuilder, Event, EventSubscriber, State};
+use leasehold::{ClientBuilder, Event, EventSubscriber, Tuning};
 
 use crate::common::ms;
 
-const TTL: Duration = Duration::from_millis(600);
+const TTL: Duration = Duration::from_secs(6);
 const SOON: Duration = Duration::from_secs(60);
+
+/// Opens a client that renews its leases twenty times before they end: a machine that is busy for seconds ends none.
+fn opened() -> (Client, Arc<Renewals>) {
+    let renewals = Arc::<Renewals>::default();
+    let settings =
+        ClientBuilder::default().tuning(Tuning::default().renew_at(0.05)).subscriber(renewals.clone());
+    (Client::open_with(settings, "mem:").unwrap(), renewals)
+}
 
 fn renewed_meanwhile(locks: &Client, work: impl FnOnce(&Client)) {
     let guard = locks.mutex("held").ttl(TTL).lock().unwrap();
     work(locks);
-    assert_ne!(guard.state(), State::Lost(leasehold::backend::LossCause::Expired));
+    guard.release().expect("it is still held");
+}
+
+/// Blocks until the lease that is held meanwhile was renewed several times, and uses the library on the way.
+fn block_for_long(locks: &Client, renewals: &Renewals) {
+    let guard: Guard = locks.mutex("inner").lock().unwrap();
+    renewals.until_more(3);
     guard.release().unwrap();
 }
 
-/// Blocks until the lease that is held meanwhile is over several times, and uses the library on the way.
-fn block_for_long(locks: &Client) {
-    let guard: Guard = locks.mutex("inner").lock().unwrap();
-    thread::sleep(TTL * 3);
-    guard.release().unwrap();
+/// Counts the renewals of "held".
+#[derive(Debug, Default)]
+struct Renewals(AtomicU64);
+
+impl Renewals {
+    /// Waits for so many more.
+    fn until_more(&self, count: u64) {
+        let (began, before) = (Instant::now(), self.0.load(Ordering::SeqCst));
+        while self.0.load(Ordering::SeqCst) < before + count {
+            assert!(began.elapsed() < SOON, "nothing is renewed any more");
+            thread::sleep(ms(10));
+        }
+    }
+}
+
+impl EventSubscriber for Renewals {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::Renewed { resource, .. } = event
+            && resource.as_str() == "held"
+        {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 #[test]
 fn an_update_may_block_and_lock() {
-    let locks = Client::open("mem:").unwrap();
+    let (locks, renewals) = opened();
     renewed_meanwhile(&locks, |locks| {
         let (value, inner) = (locks.versioned("value"), locks.clone());
         let done = value.update(move |old| {
-            block_for_long(&inner);
+            block_for_long(&inner, &renewals);
             Some([old.unwrap_or_default(), b"+1"].concat())
         });
         assert_eq!(done.unwrap().value.as_deref(), Some(&b"+1"[..]));
@@ -44,14 +76,15 @@ fn an_update_may_block_and_lock() {
 
 #[test]
 fn several_updates_at_a_time_may_block_and_lock() {
-    let locks = Client::open("mem:").unwrap();
+    let (locks, renewals) = opened();
     renewed_meanwhile(&locks, |locks| {
         thread::scope(|scope| {
             for number in 0..4 {
                 let (value, inner) = (locks.versioned(format!("value/{number}")), locks.clone());
+                let renewals = renewals.clone();
                 scope.spawn(move || {
                     value.update(move |_| {
-                        block_for_long(&inner);
+                        block_for_long(&inner, &renewals);
                         Some(vec![1])
                     })
                 });
@@ -64,10 +97,9 @@ fn several_updates_at_a_time_may_block_and_lock() {
 #[test]
 fn blocking_loss_actions_of_many_locks_stop_no_renewal() {
     const MANY: usize = 600;
-    let subscriber = Arc::<Renewals>::default();
     let locks = Client::open("mem:").unwrap();
-    let healthy = Client::open_with(ClientBuilder::default().subscriber(subscriber.clone()), "mem:").unwrap();
-    let held = healthy.mutex("held").ttl(ms(3_000)).lock().unwrap();
+    let (healthy, renewals) = opened();
+    let held = healthy.mutex("held").ttl(TTL).lock().unwrap();
     let (called, calls) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     let ended = Arc::new(Mutex::new(ended));
@@ -88,15 +120,7 @@ fn blocking_loss_actions_of_many_locks_stop_no_renewal() {
     while guards.iter().any(|guard| guard.check().is_ok()) {
         thread::sleep(ms(10));
     }
-    let mut seen = subscriber.0.load(Ordering::SeqCst);
-    for _ in 0..3 {
-        let (began, before) = (Instant::now(), seen);
-        while seen == before && began.elapsed() < SOON {
-            thread::sleep(ms(10));
-            seen = subscriber.0.load(Ordering::SeqCst);
-        }
-        assert!(seen > before, "the actions of others stopped the renewal of a lease");
-    }
+    renewals.until_more(3);
     drop(end);
     // All of them are called in the end.
     for _ in 1..MANY {
@@ -105,26 +129,14 @@ fn blocking_loss_actions_of_many_locks_stop_no_renewal() {
     held.release().unwrap();
 }
 
-/// Counts renewals.
-#[derive(Debug, Default)]
-struct Renewals(AtomicU64);
-
-impl EventSubscriber for Renewals {
-    fn on_event(&self, event: &Event<'_>) {
-        if let Event::Renewed { .. } = event {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
 #[test]
 fn closure_in_call_may_block_and_lock() {
-    let locks = Client::open("mem:").unwrap();
+    let (locks, renewals) = opened();
     renewed_meanwhile(&locks, |locks| {
         let inner = locks.clone();
         locks
             .call(move |_| async move {
-                block_for_long(&inner);
+                block_for_long(&inner, &renewals);
                 Ok(())
             })
             .unwrap();
@@ -133,17 +145,17 @@ fn closure_in_call_may_block_and_lock() {
 
 #[test]
 fn loss_action_may_block_and_lock() {
-    let locks = Client::open("mem:").unwrap();
+    let (locks, renewals) = opened();
     let limited = locks.mutex("limited").max_hold(ms(50)).lock().unwrap();
     let (done, is_done) = mpsc::channel();
     let inner = locks.clone();
     limited
         .on_lost(move |_| {
-            block_for_long(&inner);
+            block_for_long(&inner, &renewals);
             done.send(()).unwrap();
         })
         .unwrap();
-    renewed_meanwhile(&locks, |_| is_done.recv_timeout(Duration::from_secs(60)).unwrap());
+    renewed_meanwhile(&locks, |_| is_done.recv_timeout(SOON).unwrap());
 }
 
 #[test]
@@ -157,6 +169,9 @@ fn panic_in_an_update_is_raised_in_the_calling_thread() {
     assert!(value.update(|_| Some(vec![1])).is_ok());
 }
 
+/// A lease that ends before its holder continues.
+const SHORT: Duration = ms(600);
+
 /// An event subscriber that takes its time the first time that a lock is kept.
 #[derive(Debug, Default)]
 struct Slow(AtomicBool);
@@ -167,7 +182,7 @@ impl EventSubscriber for Slow {
             && !self.0.swap(true, Ordering::SeqCst)
         {
             // The tasks of this thread continue in another.
-            tokio::task::block_in_place(|| thread::sleep(TTL * 3));
+            tokio::task::block_in_place(|| thread::sleep(SHORT * 3));
         }
     }
 }
@@ -177,9 +192,9 @@ async fn is_lost_while_it_is_granted(lock: impl AsyncFnOnce(&leasehold::Mutex) -
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     wire.set(Verb::Renew, Mode::Refuse);
     let locks = leasehold::Client::builder().subscriber(Arc::<Slow>::default()).over(wire.clone()).unwrap();
-    let mutex = locks.mutex("job").ttl(TTL);
-    assert!(lock(&mutex).await, "it is granted, and lost");
+    assert!(lock(&locks.mutex("job").ttl(SHORT)).await, "it is granted, and lost");
     wire.set_all(Mode::Pass);
+    let mutex = locks.mutex("job");
     mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
     mutex.try_lock().await.unwrap().unwrap().release().await.unwrap();
 }
