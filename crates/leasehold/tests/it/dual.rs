@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::layer::{Dual, Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, LossCause};
+use leasehold::{Client, LossCause, Tuning};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{
     Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
@@ -112,20 +112,16 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     let guard = old.mutex("job").lock().await.unwrap();
     assert!(both.mutex("job").try_lock().await.unwrap().is_none());
     assert!(new.mutex("job").try_lock().await.unwrap().is_some(), "a look leaves nothing behind");
+    let short = both.mutex("job").ttl(Duration::from_secs(2));
+    let waiting = tokio::spawn(async move { short.lock().await });
     // Longer than a lease of the new lock.
-    let short = both.mutex("job").ttl(Duration::from_millis(300));
-    let waiting = tokio::spawn(async move { short.try_lock_for(Duration::from_millis(1_200)).await });
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the next waiter has it");
-    assert!(waiting.await.unwrap().unwrap().is_none(), "it had to time out");
-    let mut free = None;
-    for _ in 0..100 {
-        free = new.mutex("job").try_lock().await.unwrap();
-        if free.is_some() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    waiting.abort();
+    // Its lease lasts longer than that.
+    let long = both.mutex("job").ttl(Duration::from_secs(300));
+    assert!(long.try_lock_for(Duration::from_secs(1)).await.unwrap().is_none(), "it had to time out");
+    let free = new.mutex("job").try_lock_for(Duration::from_secs(60)).await.unwrap();
     free.expect("a waiter that gave up holds nothing").release().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = both.mutex("job");
@@ -141,14 +137,16 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_loss_of_one_is_the_loss_of_both() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let locks = client(&server, "?dialect=dual:plain").await;
+    // It is renewed, and the loss seen, long before the lease would end.
+    let locks = Client::builder().tuning(Tuning::default().renew_at(0.05));
+    let locks = locks.open(&format!("{}?dialect=dual:plain", server.url())).await.unwrap();
     for keys in [&["DEL", "job"][..], &["DEL", "{lh:job}:held"]] {
-        let guard = locks.mutex("job").ttl(Duration::from_millis(600)).lock().await.unwrap();
+        let guard = locks.mutex("job").ttl(Duration::from_secs(8)).lock().await.unwrap();
         server.command(keys).await.unwrap();
-        let cause = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await.unwrap();
+        let cause = tokio::time::timeout(Duration::from_secs(60), guard.lost()).await.unwrap();
         assert_eq!(cause, LossCause::Gone, "{keys:?}");
         drop(guard);
-        let again = locks.mutex("job").try_lock_for(Duration::from_secs(5)).await.unwrap().unwrap();
+        let again = locks.mutex("job").try_lock_for(Duration::from_secs(60)).await.unwrap().unwrap();
         again.release().await.unwrap();
     }
 }
