@@ -5,6 +5,8 @@
 # What a stream says counts from its request, and covers less and less; so heartbeats go along.
 # The lock is released after the program has ended, also if this script is killed: as long as the program runs, it has
 # the other end of curl's pipe open, and a process beside it sends heartbeats and looks whether this script lives.
+# A process that begins has the traps of its shell for a moment, and loses a signal that comes then. So each writes a line
+# when it runs, to 4 or to 5, and gets no signal before.
 name=$1; shift
 url=$LEASEHOLD_HTTP/v1/holds/$(cat /proc/sys/kernel/random/uuid)
 token="Authorization: Bearer $LEASEHOLD_TOKEN"
@@ -15,12 +17,16 @@ work='' starts='' asked=''
 under_lock() {
     code='' program=''
     trap 'code=76; [ -z "$program" ] || kill "$program" 2> /dev/null' TERM
-    "$@" & program=$!
+    echo >&4
+    { echo >&5; exec "$@" 4>&- 5>&-; } & begins=$!
+    until read -r _ <&5; do :; done
+    program=$begins
     [ -z "$code" ] || kill "$program"
-    (beat=0
+    (beat=0 told=''
      while kill -0 "$program"; do
-         # A script that was killed has no program any more, even before its parent has seen that.
-         [ -e /proc/$$/exe ] || kill "$program"
+         # A script that was killed has no program any more, even before its parent has seen that. The program is asked
+         # to end once: a shell would begin what it does about that again.
+         [ -n "$told" ] || [ -e /proc/$$/exe ] || { kill "$program"; told=1; }
          sleep 1; beat=$((beat + 1))
          [ $((beat % 5)) != 0 ] || curl -s -m 4 -X POST -H "$token" "$url/renew"
      done) > /dev/null 2>&1 &
@@ -40,7 +46,8 @@ stop() {
     if [ -n "$work" ]; then kill "$work"; elif [ -z "$starts" ]; then kill "$stream"; fi
 }
 
-events=$(mktemp -u) && mkfifo "$events" || exit 69
+events=$(mktemp -u) && mkfifo "$events" "$events.4" "$events.5" || exit 69
+exec 4<> "$events.4" 5<> "$events.5"; rm "$events.4" "$events.5"
 curl -sN --speed-limit 1 --speed-time 10 -X PUT -H "$token" -H 'Accept: application/x-ndjson' -d "$body" \
     "$url?wait=60s" > "$events" & stream=$!
 trap stop TERM INT HUP
@@ -51,7 +58,9 @@ while read -r event <&3; do
         LEASEHOLD_FENCE=$(expr "$event" : '.*"fence":"\([^"]*\)"'); export LEASEHOLD_FENCE
         [ -z "$asked" ] || break
         echo "granted $LEASEHOLD_FENCE"
-        starts=1; under_lock "$@" & work=$!
+        starts=1; under_lock "$@" & begins=$!
+        until read -r _ <&4; do :; done
+        work=$begins
         [ -z "$asked" ] || kill "$work" ;;
     *'"event":"released"'* | *'"event":"lost"'* | *'"event":"error"'*) break ;;
     esac
