@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Note, Renewal, Share};
+use leasehold_core::{Moment, Note, Renewal, Share};
 
 use crate::client::AT_ONCE;
 use crate::not_kept::{Checked, NotKept, ensure};
@@ -11,53 +11,58 @@ use crate::trial::Trial;
 pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
     needs_adoption(trial)?;
     let shares = [trial.exclusive_shares()?, trial.concurrent_shares()?].concat();
-    for share in shares {
-        let resource = trial.resource(&format!("adopted/{share}"))?;
-        let (first, second) = (trial.client(0), trial.client(1));
-        // What a client leaves for its own next claim is not to be mistaken for one that it has handed on.
-        for _ in 0..2 {
-            let before = trial.claim(&resource, share)?;
-            first.hold(&before).await?;
-            first.free(&before).await?;
-        }
-        let mut claim = trial.short(&resource, share)?;
-        let granted = first.hold(&claim).await?;
-        first.backend.detach(&claim);
-        claim.note = Note::new("the next client")?;
-        let adopted = second.hold(&claim).await?;
-        if trial.clock.now() >= trial.valid_until(granted.asked_at) {
-            return Err(NotKept::late("the machine was too busy to adopt a claim in time".to_owned()));
-        }
-        ensure!(adopted.fence == granted.fence, "{:?} became {:?}", granted.fence, adopted.fence);
-        if share.is_exclusive() {
-            first.refused(&trial.claim(&resource, share)?).await?;
-        }
-        // Past the time at which what the first client knows of it would have ended it.
-        let mut valid_until = trial.valid_until(adopted.asked_at);
-        let end = trial.clock.now().after(trial.ttl() + trial.ttl() / 2);
-        while trial.clock.now() < end {
-            tokio::time::sleep(trial.ttl() / 5).await;
-            let asked_at = trial.clock.now();
-            let answer = second.renew(&claim, &adopted.proof).await?;
-            let kept = matches!(answer, Renewal::Renewed);
-            if !kept && asked_at >= valid_until {
-                return Err(NotKept::late("the machine was too busy to renew in time".to_owned()));
-            }
-            ensure!(kept, "{share}: a renewal by the client that adopted a claim answered {answer:?}");
-            valid_until = trial.valid_until(asked_at);
-        }
-        let seen = second.look(&resource).await?;
-        if trial.clock.now() >= valid_until {
-            return Err(NotKept::late(
-                "the machine was too busy to look before the lease was over".to_owned(),
-            ));
-        }
-        let notes: Vec<_> = seen.holders.iter().map(|info| info.note.as_str()).collect();
-        ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
-        second.free(&claim).await?;
-        second.expect_no_claims(&resource, "after the release by the client that adopted it").await?;
-    }
+    futures_util::future::try_join_all(shares.into_iter().map(|share| adopted(trial, share))).await?;
     Ok(())
+}
+
+async fn adopted(trial: &Trial, share: Share) -> Checked {
+    let resource = trial.resource(&format!("adopted/{share}"))?;
+    let (first, second) = (trial.client(0), trial.client(1));
+    // What a client leaves for its own next claim is not to be mistaken for one that it has handed on.
+    for _ in 0..2 {
+        let before = trial.claim(&resource, share)?;
+        first.hold(&before).await?;
+        first.free(&before).await?;
+    }
+    // A machine that is busy renews within it. All shares are tried at once, so that it costs no more time.
+    let mut claim = trial.claim_for(&resource, share, trial.ttl() * 4)?;
+    let (ttl, granularity) = (claim.ttl, trial.profile().granularity);
+    let valid_until = |asked_at: Moment| asked_at.after(ttl).before(granularity);
+    let in_time = |until: Moment, what: &str| match trial.clock.now() < until {
+        true => Ok(()),
+        false => Err(NotKept::late(format!("the machine was too busy to {what} in time"))),
+    };
+    let granted = first.hold(&claim).await?;
+    first.backend.detach(&claim);
+    claim.note = Note::new("the next client")?;
+    let adopted = second.hold(&claim).await?;
+    in_time(valid_until(granted.asked_at), "adopt a claim")?;
+    ensure!(adopted.fence == granted.fence, "{:?} became {:?}", granted.fence, adopted.fence);
+    let mut until = valid_until(adopted.asked_at);
+    if share.is_exclusive() {
+        let refused = first.refused(&trial.claim(&resource, share)?).await;
+        in_time(until, "ask beside a claim that is adopted")?;
+        refused?;
+    }
+    // Past the time at which what the first client knows of it would have ended it.
+    let end = trial.clock.now().after(ttl + ttl / 2);
+    while trial.clock.now() < end {
+        tokio::time::sleep(ttl / 5).await;
+        let asked_at = trial.clock.now();
+        let answer = second.renew(&claim, &adopted.proof).await?;
+        if !matches!(answer, Renewal::Renewed) {
+            // The store may have carried it out just before it answered.
+            in_time(until, "renew")?;
+            ensure!(false, "{share}: a renewal by the client that adopted a claim answered {answer:?}");
+        }
+        until = valid_until(asked_at);
+    }
+    let seen = second.look(&resource).await?;
+    in_time(until, "look")?;
+    let notes: Vec<_> = seen.holders.iter().map(|info| info.note.as_str()).collect();
+    ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
+    second.free(&claim).await?;
+    second.expect_no_claims(&resource, "after the release by the client that adopted it").await
 }
 
 /// Beside another claim of the same client, which is kept alive meanwhile: what they may share must not
