@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use leasehold_backend::session::Capacity;
-use leasehold_conformance::Subject;
+use leasehold_conformance::{SteadyClock, Subject};
 use leasehold_core::{Backend, WaitMode};
 
 use crate::store::Server;
@@ -14,7 +14,7 @@ struct Subjected(Arc<Server>, Capacity, WaitMode);
 #[async_trait::async_trait]
 impl Subject for Subjected {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        Some(Arc::new(self.0.client(self.1, self.2)))
+        Some(Arc::new(self.0.client_by(self.1, self.2, Arc::new(SteadyClock::new()))))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::calls::{
 };
 use crate::store::{ANSWER_LIMIT, RuntimeClock, SILENCE, Server};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn end_of_a_session_is_reported_to_all_its_holders_at_once() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -42,7 +42,7 @@ async fn end_of_a_session_is_reported_to_all_its_holders_at_once() {
     hold(&backend, &claim("a")).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn silence_is_a_loss_before_the_server_may_end_the_session() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -143,7 +143,7 @@ async fn opening_that_was_given_up_fails_nobody_else() {
 }
 
 /// The server gives the locks of a session that is closed to others at once.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn session_is_closed_only_when_its_holders_know_of_the_loss() {
     type Fault = fn(&Server);
     let faults: [(&str, Fault); 3] =
@@ -169,7 +169,7 @@ async fn session_is_closed_only_when_its_holders_know_of_the_loss() {
 }
 
 /// The task that watches the session has not noticed its end yet.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_of_a_session_that_has_just_ended_is_no_grant() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -183,7 +183,7 @@ async fn lock_of_a_session_that_has_just_ended_is_no_grant() {
 }
 
 /// Nothing of it is left on the server.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn idle_session_is_closed_when_it_is_over() {
     let server = Server::new();
     let backend = server.client(ONE, WaitMode::Polls);
@@ -201,7 +201,7 @@ async fn idle_session_is_closed_when_it_is_over() {
     tokio::time::timeout(SILENCE * 10, closed).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -215,7 +215,7 @@ async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
 }
 
 /// Nobody knows whether the server had ended the session before, so asking again tells nothing.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_session() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -237,7 +237,7 @@ async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_sessio
     .unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn holder_that_is_shown_during_its_eviction_is_evicted() {
     let server = Server::new();
     server.show_later(Duration::ZERO);
@@ -260,7 +260,7 @@ async fn holder_that_is_shown_during_its_eviction_is_evicted() {
     assert_eq!(server.locks(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn readers_of_one_client_share_one_lock_of_the_server() {
     let server = Server::new();
     let (backend, other) =
@@ -279,7 +279,7 @@ async fn readers_of_one_client_share_one_lock_of_the_server() {
     assert!(is_refused(&backend, &claim_of("a", Share::READER)).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reader_that_comes_while_the_last_one_leaves_has_a_lock_of_the_server() {
     let server = Server::new();
     let (backend, other) =
@@ -293,7 +293,7 @@ async fn reader_that_comes_while_the_last_one_leaves_has_a_lock_of_the_server() 
     assert!(is_refused(&other, &claim_of("a", Share::WRITER)).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn names_with_one_key_are_refused_as_foreign() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -303,7 +303,7 @@ async fn names_with_one_key_are_refused_as_foreign() {
     assert!(failure.detail().contains("\"alias of a\"") && failure.detail().contains("\"a\""), "{failure}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn claim_beyond_the_connection_limit_is_refused_with_the_reason() {
     let server = Server::new();
     let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
@@ -329,7 +329,7 @@ async fn claim_beyond_the_connection_limit_is_refused_with_the_reason() {
     assert_eq!(server.sessions(), 3, "a session without a lock is used again");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn session_of_a_released_lock_is_used_again() {
     let server = Server::new();
     let backend = server.client(ONE, WaitMode::Polls);
@@ -341,7 +341,7 @@ async fn session_of_a_released_lock_is_used_again() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
     let server = Server::new();
     let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
@@ -360,7 +360,7 @@ async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
     assert_eq!(server.locks(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn acquire_dropped_during_its_request_leaves_no_lock() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -400,7 +400,7 @@ async fn acquire_dropped_during_its_request_leaves_no_lock() {
 }
 
 /// As a database does on a machine that is busy.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_slow_to_end_a_wait_costs_no_error_and_no_session() {
     async fn wait_a_little(backend: &dyn Backend) -> Result<Step, Failure> {
         let (wanted, patience) = (claim("job"), Patience::unlimited(clock()));
@@ -433,7 +433,7 @@ async fn a_server_slow_to_end_a_wait_costs_no_error_and_no_session() {
 }
 
 /// The end of the session is not noticed by a task of its own here, because no other task runs in between.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn session_that_has_just_ended_is_not_used_and_holds_nothing() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -449,7 +449,7 @@ async fn session_that_has_just_ended_is_not_used_and_holds_nothing() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_given_by_a_session_that_ends_meanwhile_is_not_granted() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -473,7 +473,7 @@ async fn lock_given_by_a_session_that_ends_meanwhile_is_not_granted() {
 }
 
 /// The other task runs on another thread, at the last point before the name is reserved.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn name_reserved_after_the_end_of_its_session_is_free_again() {
     let server = Server::new();
     let backend = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
@@ -491,7 +491,7 @@ async fn name_reserved_after_the_end_of_its_session_is_free_again() {
     hold(&*backend, &second).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_given_after_a_wait_is_granted_only_by_a_live_session() {
     let server = Server::new();
     let backend = server.client(ONE, WaitMode::Blocks);
@@ -510,7 +510,7 @@ async fn lock_given_after_a_wait_is_granted_only_by_a_live_session() {
     assert_eq!(failure.effect, Effect::Unknown, "{failure}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn claim_granted_again_counts_from_before_the_sign_of_life() {
     let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
     let backend = server.client_by(Capacity::Many, WaitMode::Polls, clock.clone());
@@ -524,7 +524,7 @@ async fn claim_granted_again_counts_from_before_the_sign_of_life() {
     assert!(matches!(&step, Step::Granted(grant) if grant.asked_at == asked_at), "{step:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn renewal_that_finds_the_session_in_doubt_is_a_loss() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -537,7 +537,7 @@ async fn renewal_that_finds_the_session_in_doubt_is_a_loss() {
     hold(&backend, &claim("a")).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn release_in_doubt_loses_what_the_session_holds() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
@@ -551,7 +551,7 @@ async fn release_in_doubt_loses_what_the_session_holds() {
     hold(&backend, &first).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn request_without_an_answer_loses_what_the_session_holds() {
     for is_held in [false, true] {
         let server = Server::new();
@@ -567,7 +567,7 @@ async fn request_without_an_answer_loses_what_the_session_holds() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn request_refused_without_effect_leaves_its_session_as_it_was() {
     for (capacity, opened) in [(Capacity::Many, 1), (ONE, 2)] {
         let server = Server::new();
@@ -597,7 +597,7 @@ async fn lock_whose_answer_takes_longer_than_the_silence_is_no_grant() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn client_that_is_dropped_leaves_no_session() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -611,7 +611,7 @@ async fn client_that_is_dropped_leaves_no_session() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn few_sessions_without_a_lock_are_kept() {
     let server = Server::new();
     let backend = server.client(Capacity::One { sessions: 20, option: "sessions=" }, WaitMode::Polls);
@@ -654,7 +654,7 @@ async fn ended_session_is_closed_even_if_no_other_can_be_opened() {
 }
 
 /// The other task runs on another thread, once the session was found to be live.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn session_that_ends_while_it_is_chosen_is_closed() {
     let server = Server::new();
     let backend = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
@@ -672,7 +672,7 @@ async fn session_that_ends_while_it_is_chosen_is_closed() {
     sessions_become(&server, 0).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn findings_are_those_of_the_server() {
     let backend = Server::new().client(Capacity::Many, WaitMode::Polls);
     let found = backend.diagnose(SILENCE).await;

@@ -38,7 +38,7 @@ async fn shown_become(server: &Server, names: &[&str]) {
     assert!(tokio::time::timeout(Duration::from_secs(5), shown).await.is_ok(), "{:?}", server.shown());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn only_a_kept_lock_is_shown_and_never_after_its_release() {
     let server = Server::new();
     server.show_later(Duration::from_millis(20));
@@ -68,7 +68,7 @@ async fn only_a_kept_lock_is_shown_and_never_after_its_release() {
     shown_become(&server, &["last"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_too_new_when_others_are_shown_is_shown_after_them() {
     let (server, clock) = (Server::new(), Arc::new(ManualClock::new()));
     server.show_later(Duration::ZERO);

@@ -107,7 +107,7 @@ async fn sign_of_life_overtaken_by_a_wait_is_late_and_no_loss() {
     assert_eq!(server.opened(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn claim_that_has_ended_or_holds_asks_again_as_a_new_one_does() {
     for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
@@ -144,7 +144,7 @@ async fn claim_that_has_ended_or_holds_asks_again_as_a_new_one_does() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lock_given_to_a_wait_that_was_just_released_is_released() {
     for fails in [false, true] {
         let server = Server::new();

@@ -15,7 +15,6 @@ use async_trait::async_trait;
 use leasehold_backend::session::{
     Answer, Capacity, Holder, LockRequest, Session, SessionBackend, Sessions, Sharing,
 };
-use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Finding, Liveness, LockSupport,
     Moment, Profile, Resource, ResourceSummary, Severity, WaitMode,
@@ -132,10 +131,10 @@ impl Server {
         capacity: Capacity,
         waiting: WaitMode,
     ) -> SessionBackend<MemorySessions> {
-        self.client_by(capacity, waiting, Arc::new(SteadyClock::new()))
+        self.client_by(capacity, waiting, Arc::new(RuntimeClock::new()))
     }
 
-    /// Returns a client with a clock of its own.
+    /// Returns a client with this clock.
     pub(crate) fn client_by(
         self: &Arc<Self>,
         capacity: Capacity,
