@@ -132,7 +132,7 @@ async fn release_ends_a_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_without_a_sign_of_life_loses_its_lock_after_its_ttl() {
-    let served = Served::start().await;
+    let served = Served::without_expiry().await;
     let one = id();
     served.put(&one, "0", json!({ "name": "a", "ttl": "600ms" })).await.ok();
     served.until_holders("a", 0).await;

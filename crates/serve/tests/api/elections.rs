@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use leasehold::Client;
 use leasehold::layer::{Fault, Mode, Verb};
-use leasehold::local::MemoryBackend;
 use serde_json::json;
 
-use crate::support::{Served, id, until};
+use crate::support::{Served, id, memory_without_expiry, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_candidate_leads_and_observers_see_its_value() {
@@ -66,10 +65,12 @@ async fn load_balancer_finds_the_leader_only() {
 /// A store that is slow to show a value does not delay the signs of life of a stream, which keep the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_value_does_not_end_a_leader_that_has_only_a_stream() {
-    let memory = Arc::new(MemoryBackend::new());
+    // The lease itself is never in doubt, nor late.
+    let (memory, clock) = memory_without_expiry();
     let fault = Arc::new(Fault::over(memory.clone()));
-    let client = Client::builder().over(fault.clone()).unwrap();
-    let served = Served::between(client, Client::builder().over(memory).unwrap(), |_| {}).await;
+    let open = || Client::builder().clock(clock.clone());
+    let client = open().over(fault.clone()).unwrap();
+    let served = Served::between(client, open().over(memory).unwrap(), |_| {}).await;
     let one = id();
     let body = json!({ "name": "proxy", "mode": "leader", "value": "a:1", "ttl": "3s" });
     let mut stream = served.stream(&one, "0", body).await;

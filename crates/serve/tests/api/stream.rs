@@ -49,7 +49,7 @@ async fn stream_that_breaks_releases_at_once_if_that_was_asked() {
     stream.until("granted").await;
     drop(stream);
     served.until_holders("a", 0).await;
-    let body = json!({ "name": "b", "ttl": "2s" });
+    let body = json!({ "name": "b", "ttl": "5s" });
     let mut stream = served.stream(&id(), "0", body).await;
     stream.until("granted").await;
     drop(stream);
@@ -95,7 +95,7 @@ async fn loss_is_reported_before_another_client_is_granted_the_lock() {
 async fn broken_claim_is_reported_as_lost() {
     let served = Served::start().await;
     let one = id();
-    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "2s" })).await;
+    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "6s" })).await;
     stream.until("granted").await;
     let holder = served.store.inspect("a").await.unwrap().holders.remove(0);
     served.store.break_claim("a", &holder).await.unwrap();
@@ -185,7 +185,7 @@ async fn shutdown_tells_streams_and_waits_for_releases() {
 /// the time that its events have left it is over, the lock is lost as without a heartbeat.
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_keeps_no_lock_of_a_client_whose_time_is_used_up() {
-    let served = Served::start().await;
+    let served = Served::without_expiry().await;
     let (hangs, lives) = (id(), id());
     let body = |name: &str| json!({ "name": name, "ttl": "500ms" });
     let mut hung = served.stream(&hangs, "0", body("a")).await;

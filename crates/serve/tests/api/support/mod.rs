@@ -5,10 +5,13 @@ pub(crate) mod child;
 pub(crate) mod http;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
+use leasehold::backend::ManualClock;
+use leasehold::local::MemoryBackend;
 use leasehold_serve::{Config, Listen, Server};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,6 +34,12 @@ pub(crate) struct Served {
     pub(crate) ended: tokio::task::JoinHandle<usize>,
 }
 
+/// Returns a store, and the clock of its clients, for which no time passes.
+pub(crate) fn memory_without_expiry() -> (Arc<MemoryBackend>, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new());
+    (Arc::new(MemoryBackend::with_clock(clock.clone())), clock)
+}
+
 impl Served {
     /// Serves the locks of a memory that this test alone uses.
     pub(crate) async fn start() -> Served {
@@ -46,6 +55,15 @@ impl Served {
     pub(crate) async fn over(url: &str, change: impl FnOnce(&mut Config)) -> Served {
         let client = Client::builder().subscriber(leasehold_serve::subscriber()).open(url).await.unwrap();
         Served::between(client, Client::open(url).await.unwrap(), change).await
+    }
+
+    /// Serves the locks of a memory whose leases never end: what ends them is the server alone, however busy the
+    /// machine is.
+    pub(crate) async fn without_expiry() -> Served {
+        let (memory, clock) = memory_without_expiry();
+        let open = || Client::builder().clock(clock.clone());
+        let client = open().subscriber(leasehold_serve::subscriber()).over(memory.clone()).unwrap();
+        Served::between(client, open().over(memory.clone()).unwrap(), |_| {}).await
     }
 
     /// Serves the locks of this client, whose store another client opens as well.
