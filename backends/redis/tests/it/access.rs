@@ -214,5 +214,5 @@ async fn a_server_that_accepts_and_says_nothing_is_given_up() {
     let begun = std::time::Instant::now();
     let failure = try_connect(&url).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "not the default: {:?}", begun.elapsed());
 }

@@ -38,13 +38,14 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
     let Some(group) = group().await else { return };
     let (one, two) = (format!("{}?replicas=1", group.url()), format!("{}?replicas=2", group.url()));
     let (one, two) = (connect(&one).await, connect(&two).await);
-    let held = claim_of("held", Share::MUTEX, Duration::from_secs(2));
+    let held = claim_of("held", Share::MUTEX, Duration::from_secs(20));
     try_take(&two, &held).await.unwrap();
     group.stop(2).unwrap();
     let claim = claim_of("job", Share::MUTEX, Duration::from_millis(500));
     let begun = Instant::now();
     let failure = two.contend(&claim, &no_patience()).await.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Not as long as a request may take.
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
     assert!(
         failure.detail().contains("1 of 2 replicas") && failure.detail().contains("released again"),
@@ -53,9 +54,9 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
     let seen = two.inspect(&claim.resource, None, &no_patience()).await.unwrap();
     assert!(seen.holders.is_empty() && seen.waiting.is_empty(), "{seen:?}");
     // A claim on a held lock is refused without waiting for replicas.
-    let begun = Instant::now();
+    let before = group.server(0).counts().await.unwrap();
     assert!(try_take(&two, &mutex("held")).await.is_none());
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!(group.server(0).counts().await.unwrap().since(&before).of("wait"), 0);
     // A renewal counts as little, and does not say that the claim is lost.
     let Renewal::Unknown(failure) = renew(&two, &held).await else { panic!("it counted") };
     assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
