@@ -42,9 +42,8 @@ impl ZooKeeper {
             shared.ensemble = Some(Arc::new(leasehold_testkit::require::or_skip("zookeeper", started)?));
         }
         let url = shared.ensemble.as_ref().unwrap().url();
-        // Three servers on one busy machine are sometimes silent for as long as a short session tolerates.
-        let session = if self.servers > 1 { "4s" } else { "2s" };
-        Some(format!("{url}/laws?session={session}{}", self.options))
+        // Servers on a busy machine are sometimes silent for as long as a shorter session tolerates.
+        Some(format!("{url}/laws?session=4s{}", self.options))
     }
 }
 
