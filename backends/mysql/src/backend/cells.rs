@@ -386,7 +386,7 @@ mod tests {
         let lock = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'b' FOR UPDATE; \
                     SELECT 1 FROM leasehold WHERE name = 'd' FOR UPDATE";
         stranger.run_each(lock, Duration::ZERO).await.unwrap();
-        let begun = std::time::Instant::now();
+        // A write that waits for a row of the other transaction ends with an error, as that one never ends.
         // Those of others are between its own, and before and behind the ends of its own.
         let when = |version, is_seen| match is_seen {
             true => WriteCondition::Seen { version, epoch: 0 },
@@ -410,7 +410,6 @@ mod tests {
         for outcome in cells.write(&swapped, Locked::Wait).await {
             assert!(matches!(outcome, Ok(WriteOutcome::Refused(_))), "{outcome:?}");
         }
-        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 
     #[test]
