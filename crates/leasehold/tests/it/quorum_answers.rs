@@ -1,5 +1,5 @@
-//! Whom a quorum waits for and for how long, what it makes of the answers, and what it leaves behind. The members are
-//! kept in memory, and the time is virtual.
+//! The answers of a quorum: which of them it waits for and how long, what it makes of them, and what it leaves behind.
+//! The members are kept in memory, and the time is virtual.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ pub(crate) enum Ask {
     Subscribe,
 }
 
-/// What a member does with a request that it has carried out.
+/// The conduct of a member once it has carried a request out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Conduct {
     AnswersAfter(Duration),
@@ -76,6 +76,7 @@ pub(crate) struct Node {
     is_unarmed: Mutex<bool>,
     /// `true` if the connection of its subscriptions is lost.
     pub(crate) is_cut_off: Mutex<bool>,
+    listed: Mutex<Vec<(Resource, ClaimId)>>,
 }
 
 impl Node {
@@ -91,6 +92,7 @@ impl Node {
             refuses_fences: Mutex::default(),
             is_unarmed: Mutex::default(),
             is_cut_off: Mutex::default(),
+            listed: Mutex::default(),
         })
     }
 
@@ -249,7 +251,7 @@ impl Member for Node {
     }
 
     async fn list(&self, _: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
-        Ok(Vec::new())
+        Ok(self.listed.lock().unwrap().clone())
     }
 
     async fn subscribe(&self, _: &Resource) -> Result<Box<dyn Subscription>, Failure> {
@@ -381,6 +383,14 @@ async fn look_waits_for_a_majority_and_not_for_a_silent_member() {
     nodes[2].does(FailsAfter(ms(1_500)), &[Ask::Read]);
     took(looks().await.1, ms(500) + LATE);
     took(looks().await.1, ms(500));
+    // It is the same if it answered no request for the lock, which was granted without it.
+    nodes[2].does(AnswersAfter(Duration::ZERO), &[Ask::Read]);
+    looks().await;
+    nodes[2].does(FailsAfter(ms(1_000)), &[Ask::Prepare]);
+    nodes[2].does(NeverAnswers, &[Ask::Read]);
+    granted(&quorum, &claim(1)).await;
+    tokio::time::sleep(ms(2_000)).await;
+    took(looks().await.1, ms(500));
 }
 
 #[tokio::test(start_paused = true)]
@@ -397,6 +407,16 @@ async fn fence_is_written_to_a_majority_that_need_not_answer_together() {
         took(granted(&quorum, &claim(1)).await.1, time);
         assert_eq!(nodes[0].is_asked(Ask::Prepare), 1, "{conducts:?}");
     }
+}
+
+/// Another attempt of the claim was granted by this member alone, so all three are asked before a fence is written.
+#[tokio::test(start_paused = true)]
+async fn fence_is_not_waited_for_on_a_third_member() {
+    let (quorum, nodes) = quorum().await;
+    nodes[0].lock_for(id(1), Some(Fence::new(1, 1, 0)), TTL);
+    nodes[2].does(NeverAnswers, &[Ask::Accept]);
+    took(granted(&quorum, &claim(1)).await.1, Duration::ZERO);
+    assert_eq!(nodes.each_ref().map(|node| node.is_asked(Ask::Accept)), [1; 3]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -421,6 +441,11 @@ async fn claim_whose_fence_no_majority_takes_is_withdrawn() {
     assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
     assert!(time < ms(10 * 12 + 1_000), "what cannot be is not waited for: {time:?}");
     assert_eq!(holders(&nodes), [None; 3]);
+    let (quorum, nodes) = self::quorum().await;
+    *nodes[0].refuses_fences.lock().unwrap() = true;
+    nodes[1].does(NeverAnswers, &[Ask::Accept]);
+    let (_, time) = contend(&quorum, &claim(1), false).await;
+    assert!(time < ms(1_000), "nor is the other one, after a refusal: {time:?}");
 }
 
 /// It needs the first round only: the members take the fence after this one at once.
@@ -467,6 +492,11 @@ async fn renewal_locks_a_forgetful_member_before_it_ends() {
     assert!(matches!(quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await[..], [Renewal::Renewed]));
     took(began.elapsed(), ms(15));
     assert_eq!(holders(&nodes), [Some(ours.id); 3]);
+    assert_eq!(nodes.each_ref().map(|node| node.is_asked(Ask::Repair)), [1, 0, 0]);
+    // A claim that a majority has forgotten is lost.
+    nodes[..2].iter().for_each(|node| *node.lock.lock().unwrap() = None);
+    assert!(matches!(quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await[..], [Renewal::Lost]));
+    assert_eq!(nodes.each_ref().map(|node| node.is_asked(Ask::Repair)), [1, 0, 0]);
 }
 
 /// A member that is down now may have been asked before, and have ended the lock.
@@ -507,11 +537,50 @@ async fn holder_is_shown_with_its_fence_and_the_end_of_its_majority() {
     assert_eq!(looks().await.holders.len(), 0);
 }
 
+/// Returns one of two permits.
+fn permit() -> Share {
+    Share::permits(1, 2).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn share_that_cannot_be_granted_has_a_reason() {
     let (quorum, _) = quorum().await;
     assert_eq!(quorum.unsupported_reason(Share::MUTEX), None);
-    assert!(quorum.unsupported_reason(Share::READER).is_some_and(|reason| reason.contains("readers")));
+    let reason = |share| quorum.unsupported_reason(share).unwrap();
+    assert!(reason(Share::READER).contains("readers") && reason(permit()).contains("it does not count"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_a_majority_cannot_keep_is_refused_unsent() {
+    let (quorum, nodes) = quorum().await;
+    let of = |share, ttl| Claim::new(id(1), claim(1).resource, share, ttl);
+    for (refused, kind) in [
+        (of(Share::READER, TTL), FailureKind::Unsupported),
+        (of(permit(), TTL), FailureKind::Unsupported),
+        (of(Share::MUTEX, ms(9)), FailureKind::Invalid),
+        (of(Share::MUTEX, TTL + ms(1)), FailureKind::Invalid),
+    ] {
+        assert_eq!(contend(&quorum, &refused, true).await.0.unwrap_err().kind, kind);
+    }
+    assert!(!quorum.supports_transfer());
+    assert!(nodes.iter().all(|node| node.is_asked(Ask::Prepare) == 0));
+    granted(&quorum, &of(Share::MUTEX, ms(10))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_continues_after_a_name() {
+    let (quorum, nodes) = quorum().await;
+    let names = ["a", "b", "c", "d"].map(|name| Resource::new(name).unwrap());
+    for node in &nodes[1..] {
+        *node.listed.lock().unwrap() = names.iter().map(|name| (name.clone(), id(2))).collect();
+    }
+    let list = async |after: Option<&Resource>, limit| {
+        let found = quorum.list("", after, limit).await.unwrap();
+        found.into_iter().map(|row| row.resource).collect::<Vec<_>>()
+    };
+    assert_eq!(list(None, 10).await, names);
+    assert_eq!(list(None, 2).await, names[..2]);
+    assert_eq!(list(Some(&names[1]), 10).await, names[2..]);
 }
 
 /// It is slower than the others, which decide without it.

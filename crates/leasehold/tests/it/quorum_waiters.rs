@@ -1,5 +1,5 @@
-//! Claims that a quorum does not grant at once: when they try again, and what they subscribe to. The members are kept in
-//! memory, and the time is virtual.
+//! Claims that a quorum does not grant at once: when they try again, and what they subscribe to. The members are kept
+//! in memory, and the time is virtual.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use leasehold_core::{Backend, Fence, Patience, Step};
 
 use crate::common::ms;
 use crate::quorum_answers::{
-    Ask, FailsAfter, NeverAnswers, Node, TTL, claim, contend, granted, holders, id, quorum, took,
+    AnswersAfter, Ask, FailsAfter, NeverAnswers, Node, TTL, claim, contend, granted, holders, id, quorum,
+    took,
 };
 
 /// Makes another client hold the lock for so long.
@@ -42,6 +43,18 @@ async fn claim_among_several_tries_again_and_leaves_no_lock() {
     assert_eq!(holders(&nodes), [None, Some(id(2)), Some(id(3))]);
     // Each names the requests of its own try, as the ones before were withdrawn.
     assert!(nodes.iter().all(|node| *node.withdrawn.lock().unwrap() == [3; 4]), "{nodes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_among_several_grow_with_the_time_that_a_try_takes() {
+    let (quorum, nodes) = split().await;
+    nodes.iter().for_each(|node| node.does(AnswersAfter(ms(400)), &[Ask::Prepare]));
+    let mut pauses = Duration::ZERO;
+    for _ in 0..5 {
+        pauses += contend(&quorum, &claim(1), false).await.1 - ms(400) * 4;
+    }
+    // If a try takes no time, three pauses are 28 ms at most.
+    assert!(pauses > ms(28) * 5, "{pauses:?}");
 }
 
 #[tokio::test(start_paused = true)]
