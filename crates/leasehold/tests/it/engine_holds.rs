@@ -237,7 +237,6 @@ async fn transfer_of_a_lock_with_another_guard_sends_nothing() {
 /// Each of them has the store.
 #[tokio::test(start_paused = true)]
 async fn tasks_of_a_client_end_with_its_last_handle() {
-    let (warnings, _listening) = Warnings::listen("leasehold");
     let store = Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())));
     let locks = Client::builder().clock(Arc::new(TokioClock::new())).over(store.clone()).unwrap();
     drop(locks.mutex("job").ttl(MINIMUM).lock().await.unwrap());
@@ -245,6 +244,7 @@ async fn tasks_of_a_client_end_with_its_last_handle() {
     drop(locks);
     tokio::time::sleep(ms(1_000)).await;
     assert!(Arc::strong_count(&store) > 1, "it is renewed");
+    let (warnings, _listening) = Warnings::listen("leasehold");
     drop(guard);
     tokio::time::sleep(ms(1_000)).await;
     assert_eq!(Arc::strong_count(&store), 1);
