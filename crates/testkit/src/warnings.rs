@@ -1,4 +1,4 @@
-//! The warnings that a library logs in the thread of a test.
+//! The warnings and errors that a library logs in the thread of a test.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -8,7 +8,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The warnings of one library in one thread.
+/// The warnings and errors of one library in one thread.
 #[derive(Clone, Debug)]
 pub struct Warnings {
     /// The beginning of the targets of its events.
@@ -17,7 +17,7 @@ pub struct Warnings {
 }
 
 impl Warnings {
-    /// Listens to the warnings of a library in this thread, until the second value is dropped.
+    /// Listens to the warnings and errors of a library in this thread, until the second value is dropped.
     pub fn listen(library: &'static str) -> (Warnings, DefaultGuard) {
         let warnings = Warnings { library, text: Arc::default() };
         (warnings.clone(), subscribe(warnings))
@@ -43,7 +43,7 @@ pub fn subscribe(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() == Level::WARN && metadata.target().starts_with(self.library)
+        metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with(self.library)
     }
 
     fn event(&self, event: &Event<'_>) {

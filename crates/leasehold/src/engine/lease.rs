@@ -561,8 +561,15 @@ const SIGNAL_MARGIN: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::pin::pin;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Wake};
+
     use leasehold_core::{ClaimId, ManualClock, Resource, Share};
+
+    use super::*;
+    use crate::events::EventSubscriber;
 
     const TERM: Term = Term::Lease {
         given: Duration::from_secs(10),
@@ -648,6 +655,52 @@ mod tests {
         held.suspect();
         assert!(!held.renewed(clock.now()));
         assert_eq!(held.lose(LossCause::Expired), State::Lost(LossCause::Gone));
+    }
+
+    /// A subscriber that keeps the causes of losses.
+    #[derive(Debug, Default)]
+    struct Causes(Mutex<Vec<LossCause>>);
+
+    impl EventSubscriber for Causes {
+        fn on_event(&self, event: &Event<'_>) {
+            if let Event::Lost { cause, .. } = event {
+                self.0.lock().unwrap().push(*cause);
+            }
+        }
+    }
+
+    #[test]
+    fn loss_is_reported_with_its_first_cause_alone() {
+        let (clock, causes) = (Arc::new(ManualClock::new()), Arc::<Causes>::default());
+        let events = EventSink::to(Some(causes.clone()));
+        let held = Lease { events, ..held(&clock) };
+        for cause in [LossCause::Gone, LossCause::SessionEnded, LossCause::Closed] {
+            assert_eq!(held.lose(cause), State::Lost(LossCause::Gone));
+        }
+        assert_eq!(*causes.0.lock().unwrap(), [LossCause::Gone]);
+    }
+
+    /// Counts the times that it is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Nothing comes after that, so a task that waits for more takes no time of the machine.
+    #[test]
+    fn watcher_of_a_lost_lease_is_not_woken() {
+        let (clock, wakes) = (Arc::new(ManualClock::new()), Arc::<Wakes>::default());
+        let held = Arc::new(held(&clock));
+        clock.advance(Duration::from_secs(9));
+        let mut changes = held.watch();
+        let mut other = pin!(changes.other_than(State::Lost(LossCause::Expired)));
+        assert!(other.as_mut().poll(&mut Context::from_waker(&wakes.clone().into())).is_pending());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
     }
 
     #[test]

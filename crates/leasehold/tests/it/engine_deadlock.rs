@@ -8,8 +8,9 @@ use std::time::Duration;
 use leasehold::backend::{Backend, ClaimId, Effect, Failure, FailureKind, LockSupport};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Owner, TokioClock};
+use leasehold::{Client, ErrorKind, Guard, Owner, TokioClock};
 use leasehold_testkit::Warnings;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::common::{ms, waiting};
@@ -113,14 +114,19 @@ async fn wait_is_announced_at_a_place_that_no_other_has() {
     let clock = Arc::new(TokioClock::new());
     let memory = MemoryBackend::with_clock(clock.clone());
     let profile = memory.profile().clone().admission(LockSupport::Exclusive);
-    let store = Arc::new(Profiled(memory, profile));
-    let open = || Client::builder().clock(clock.clone()).over(store.clone()).unwrap();
-    let (one, two) = (open(), open());
+    let store: Arc<dyn Backend> = Arc::new(Profiled(memory, profile));
+    let wire = Arc::new(Fault::over(store.clone()));
+    let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
+    let (one, two) = (open(wire.clone()), open(store));
     let (first, second) = (Owner::new(), Owner::new());
     let _a = one.mutex("a").owner(&first).lock().await.unwrap();
     let _b = two.mutex("b").owner(&second).lock().await.unwrap();
-    let wants_b = one.mutex("b").owner(&first).announce_wait(ms(10));
+    let wants_b = one.mutex("b").owner(&first).announce_wait(ms(100));
     let _waits = tokio::spawn(async move { wants_b.lock().await });
+    tokio::time::sleep(ms(90)).await;
+    let requests = wire.calls(Verb::Contend);
+    tokio::time::sleep(ms(20)).await;
+    assert_eq!(wire.calls(Verb::Contend), requests + 1, "the first place that it asked for was free");
     tokio::time::sleep(SOON).await;
     assert_eq!(one.list(PLACE, None, 20).await.unwrap().len(), 1);
     let wants_a = two.mutex("a").owner(&second).detect_deadlocks(ms(10));
@@ -147,21 +153,92 @@ async fn claim_ahead_in_the_queue_is_in_the_way() {
     drop(waits.await.unwrap().unwrap());
 }
 
+/// Two owners of which each holds one lock and waits for that of the other one.
+struct Circle {
+    held: [Guard; 2],
+    waits: [JoinHandle<leasehold::Result<Guard>>; 2],
+}
+
+/// Makes the owners of two clients wait for each other. They never give up.
+async fn circle(clients: [&Client; 2]) -> Circle {
+    let owners = [Owner::new(), Owner::new()];
+    let a = clients[0].mutex("a").owner(&owners[0]).lock().await.unwrap();
+    let b = clients[1].mutex("b").owner(&owners[1]).lock().await.unwrap();
+    let waits = |number: usize, name: &str| {
+        let wants = clients[number].mutex(name).owner(&owners[number]).announce_wait(ms(10));
+        tokio::spawn(async move { wants.lock().await })
+    };
+    let waits = [waits(0, "b"), waits(1, "a")];
+    tokio::time::sleep(SOON).await;
+    Circle { held: [a, b], waits }
+}
+
 #[tokio::test(start_paused = true)]
 async fn circle_that_nobody_leaves_is_logged_once() {
     let (one, _, two, _) = clients();
     let (warnings, _listening) = Warnings::listen("leasehold");
-    let (first, second) = (Owner::new(), Owner::new());
-    let a = one.mutex("a").owner(&first).lock().await.unwrap();
-    let b = two.mutex("b").owner(&second).lock().await.unwrap();
-    let wants_b = one.mutex("b").owner(&first).announce_wait(ms(10));
-    let wants_b = tokio::spawn(async move { wants_b.lock().await });
-    let wants_a = two.mutex("a").owner(&second).announce_wait(ms(10));
-    let wants_a = tokio::spawn(async move { wants_a.lock().await });
-    tokio::time::sleep(SOON * 2).await;
+    let Circle { held, waits } = circle([&one, &two]).await;
+    tokio::time::sleep(SOON).await;
     assert_eq!(warnings.count("wait for each other"), 2, "each of them does so");
-    drop((a, b));
-    drop((wants_a.await.unwrap().unwrap(), wants_b.await.unwrap().unwrap()));
+    drop(held);
+    for waits in waits {
+        drop(waits.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_beside_a_circle_continues() {
+    let (one, _, two, three) = clients();
+    let _circle = circle([&one, &two]).await;
+    let owner = Owner::new();
+    let _c = three.mutex("c").owner(&owner).lock().await.unwrap();
+    let d = one.mutex("d").lock().await.unwrap();
+    let wants = three.mutex("d").owner(&owner).detect_deadlocks(ms(10));
+    let waits = tokio::spawn(async move { wants.lock().await });
+    tokio::time::sleep(SOON).await;
+    d.release().await.unwrap();
+    drop(waits.await.unwrap().unwrap());
+}
+
+/// One look proves nothing: what it saw may never have been true together.
+#[tokio::test(start_paused = true)]
+async fn circle_is_reported_if_a_second_look_finds_it_as_well() {
+    let (one, wire, two, three) = clients();
+    let deadlocks = async || {
+        let (began, looks) = (Instant::now(), wire.calls(Verb::Inspect));
+        let found = one.deadlocks().await.unwrap().len();
+        (found, wire.calls(Verb::Inspect) - looks, began.elapsed() >= ms(250))
+    };
+    // A wait that is part of none.
+    let owner = Owner::new();
+    let _c = three.mutex("c").owner(&owner).lock().await.unwrap();
+    let _d = three.mutex("d").lock().await.unwrap();
+    let wants_d = three.mutex("d").owner(&owner).announce_wait(ms(10));
+    let _waits = tokio::spawn(async move { wants_d.lock().await });
+    tokio::time::sleep(SOON).await;
+    assert_eq!(deadlocks().await, (0, 2, false), "the announcements, and the lock that is waited for");
+    let Circle { held: [a, _b], waits: [_wants_b, wants_a] } = circle([&two, &three]).await;
+    assert_eq!(deadlocks().await, (1, 4 + 3, true), "the second time at the circle alone");
+    let ends = async {
+        tokio::time::sleep(ms(100)).await;
+        drop(a);
+        wants_a.await.unwrap().unwrap()
+    };
+    let (found, _ends) = tokio::join!(deadlocks(), ends);
+    assert_eq!(found.0, 0, "it has ended meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_without_room_for_announcements_refuses_the_search() {
+    let clock = Arc::new(TokioClock::new());
+    let memory = MemoryBackend::with_clock(clock.clone());
+    let profile = memory.profile().clone().note_max(0);
+    let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
+    let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
+    assert_eq!(locks.deadlocks().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let searches = locks.mutex("a").owner(&Owner::new()).detect_deadlocks(ms(10));
+    assert_eq!(searches.lock().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(Verb::ALL.iter().all(|verb| wire.calls(*verb) == 0), "nothing is sent");
 }
 
 /// The server keeps the announcement until its lease ends, which is short.

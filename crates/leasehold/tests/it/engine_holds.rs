@@ -244,9 +244,11 @@ async fn tasks_of_a_client_end_with_its_last_handle() {
     drop(locks);
     tokio::time::sleep(ms(1_000)).await;
     assert!(Arc::strong_count(&store) > 1, "it is renewed");
+    let (warnings, _listening) = Warnings::listen("leasehold");
     drop(guard);
     tokio::time::sleep(ms(1_000)).await;
     assert_eq!(Arc::strong_count(&store), 1);
+    assert_eq!(warnings.count("panicked"), 0);
 }
 
 /// The clock says so, and nothing else has looked.

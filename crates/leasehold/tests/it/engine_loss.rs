@@ -439,7 +439,8 @@ async fn renewed_lock_stays_held_under_paused_time() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
     guard.run(tokio::time::sleep(ms(60_000))).await.unwrap();
-    assert!(wire.calls(Verb::Renew) >= 40, "{}", wire.calls(Verb::Renew));
+    let renewals = wire.calls(Verb::Renew);
+    assert!((40..=70).contains(&renewals), "{renewals}: three for each ttl");
     guard.release().await.unwrap();
 }
 

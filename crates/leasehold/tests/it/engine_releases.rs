@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use leasehold::Client;
+use futures_util::future::join_all;
+use leasehold::{Client, Guard};
 
 use crate::common::ms;
-use crate::engine_supervision::odd::{Call, World, pass, refuse};
+use crate::engine_supervision::odd::{Call, World, late, pass, refuse};
 
 const TTL: Duration = Duration::from_secs(60);
 /// The requests that are under way at a time.
@@ -42,6 +43,19 @@ async fn few_releases_are_under_way_and_all_are_answered() {
     drop_many(&world.locks, "quick", 200).await;
     assert_eq!(world.locks.list("", None, 10).await.unwrap(), []);
     assert!(world.locks.close(TTL).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn releases_of_several_tasks_share_their_requests() {
+    let world = World::new(|call, _, _| if call == Call::Release { late(ms(10)) } else { pass() });
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        guards.push(world.locks.mutex(format!("job/{number}")).ttl(TTL).lock().await.unwrap());
+    }
+    let released = join_all(guards.into_iter().map(Guard::release)).await;
+    assert!(released.into_iter().all(|released| released.is_ok()));
+    let requests = world.store.calls(Call::Release);
+    assert!(requests <= 3, "{requests}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::common::{Store, block_on, ms, settles, waiting};
-use leasehold::ErrorKind;
 use leasehold::layer::{Mode, Verb};
+use leasehold::{ErrorKind, Note};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -123,6 +123,23 @@ async fn unpolled_lock_future_in_the_queue_keeps_its_grant() {
     guard.check().unwrap();
     assert_eq!(wire.calls(Verb::Contend), 1, "its grant was renewed while its caller did something else");
     guard.release().await.unwrap();
+}
+
+/// The other task cannot get it by hand-off, since its note differs.
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_release_that_is_not_polled_is_granted() {
+    let (locks, wire) = Store::in_virtual_time().client();
+    let guard = locks.mutex("job").lock().await.unwrap();
+    let next = locks.mutex("job").note(Note::new("next").unwrap());
+    let waits = tokio::spawn(async move { next.lock().await });
+    tokio::time::sleep(ms(10)).await;
+    wire.set(Verb::Release, Mode::Hang);
+    let mut unpolled = pin!(guard.release());
+    poll_once(unpolled.as_mut());
+    wire.set(Verb::Release, Mode::Pass);
+    let next = tokio::time::timeout(ms(50), waits).await.expect("it waits for the store alone");
+    next.unwrap().unwrap().release().await.unwrap();
+    unpolled.await.unwrap();
 }
 
 #[test]

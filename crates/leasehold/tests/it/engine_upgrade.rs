@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, RwLock, TokioClock};
+use tokio::time::Instant;
 
 use crate::common::{ms, settles, waiting};
 
@@ -103,6 +104,29 @@ async fn upgrade_that_waits_looks_at_the_queue_now_and_then() {
         upgrade.abort();
         drop(reader);
     }
+}
+
+/// A reader that is gone has left the lock of its upgrade behind.
+#[tokio::test(start_paused = true)]
+async fn limit_of_an_upgrade_includes_the_end_of_an_earlier_one() {
+    let (locks, _, other) = clients();
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let left = other.mutex("prices!upgrade").lock().await.unwrap();
+    for limit in [Duration::ZERO, SOON] {
+        let began = Instant::now();
+        let error = guard.try_upgrade_for(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!((limit..limit + ms(100)).contains(&began.elapsed()), "{limit:?}: {:?}", began.elapsed());
+    }
+    let began = Instant::now();
+    let upgrade = tokio::spawn(async move { guard.try_upgrade_for(SOON).await });
+    tokio::time::sleep(SOON / 2).await;
+    // From here on it waits for another reader.
+    let reader = lock(&other).read().await.unwrap();
+    left.release().await.unwrap();
+    assert!(!upgrade.await.unwrap().unwrap());
+    assert!(began.elapsed() < SOON + ms(100), "{:?}", began.elapsed());
+    drop(reader);
 }
 
 #[tokio::test(start_paused = true)]

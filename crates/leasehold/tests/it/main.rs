@@ -35,6 +35,8 @@ mod engine_unpolled;
 mod engine_upgrade;
 mod linger;
 mod policies;
+mod quorum_answers;
 mod quorum_arming;
 mod quorum_late_answers;
+mod quorum_waiters;
 mod watch;

@@ -321,8 +321,10 @@ async fn release_waits_for_an_answer_that_comes_soon() {
             assert_eq!(late.releases.load(Ordering::Relaxed), 0, "it waits");
             late.gate.send_replace(Gate::Open);
         };
+        let began = Instant::now();
         let ((), released) = tokio::join!(open, async { quorum.release(&[&ours]).await });
         assert!(matches!(released[..], [Release::Freed]));
+        assert!(began.elapsed() < Duration::from_millis(4), "it is sent at once: {:?}", began.elapsed());
         settle().await;
         assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
         assert_eq!(late.withdrawals.load(Ordering::Relaxed), 0, "the release has ended it");

@@ -576,6 +576,25 @@ mod tests {
         assert_eq!(held(&engine).await.fence().unwrap().sub, 3, "it rested");
     }
 
+    /// It cannot get the lock from the other task.
+    #[tokio::test(start_paused = true)]
+    async fn task_behind_a_pinned_lock_waits_at_the_store() {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let tuning = Tuning::default().local_handoff_time(Duration::from_secs(60));
+        let engine = Engine::start(store, clock, tuning, EventSink::default()).unwrap();
+        let hold = held(&engine).await;
+        let _waits = engine.enter_queue(want(None), 0);
+        for is_pinned in [false, true] {
+            if is_pinned {
+                hold.pin();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let found = engine.inspect(&want(None).resource, None, Duration::ZERO).await.unwrap();
+            assert_eq!(found.waiting.len(), usize::from(is_pinned));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn claim_that_waits_at_the_store_is_known() {
         let clock = Arc::new(TokioClock::new());

@@ -256,3 +256,44 @@ const TRIES: usize = 4;
 /// The maximum lease of an announcement: for this long a server that does not answer can delay the end of
 /// a wait.
 const TTL_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::Share;
+
+    use super::*;
+
+    fn place(number: usize) -> Resource {
+        Resource::new(&format!("place/{number}")).unwrap()
+    }
+
+    /// Returns a wait that is announced at that place.
+    fn wait_at(number: usize) -> Announced {
+        Announced {
+            place: place(number),
+            id: ClaimId::from_bytes([1; 16]),
+            number: 1,
+            resource: Resource::new("job").unwrap(),
+            share: Share::MUTEX,
+            asks: None,
+            holds: Vec::new(),
+            note: String::new(),
+        }
+    }
+
+    #[test]
+    fn wait_is_announced_where_there_is_room_for_it() {
+        let shared = Places { names: vec![place(0)], share: Share::READER, most: 2 };
+        assert_eq!(free(&shared, &[wait_at(0)]), [place(0)]);
+        assert_eq!(free(&shared, &[wait_at(0), wait_at(0)]), []);
+        let exclusive = Places { names: (0..8).map(place).collect(), share: Share::MUTEX, most: 8 };
+        for _ in 0..20 {
+            let found = free(&exclusive, &[wait_at(0), wait_at(3)]);
+            assert_eq!(found.len(), TRIES);
+            assert!(!found.contains(&place(0)) && !found.contains(&place(3)), "{found:?}");
+        }
+        let all: Vec<_> = (0..8).map(wait_at).collect();
+        assert_eq!(free(&exclusive, &all[1..]), [place(0)]);
+        assert_eq!(free(&exclusive, &all), []);
+    }
+}

@@ -76,8 +76,8 @@ impl ReleaseCounters {
     /// answer was answered.
     pub(crate) async fn settled(&self, before: usize) -> bool {
         loop {
-            let mut idle = std::pin::pin!(self.idle.notified());
-            idle.as_mut().enable();
+            // It is woken by each end from here on.
+            let idle = self.idle.notified();
             if self.under_way.load(Ordering::SeqCst) == 0 {
                 return self.unanswered() == before;
             }
@@ -225,6 +225,7 @@ impl Drop for Job {
     /// Settles a job that is dropped without an outcome, so that its caller gets an answer and the local
     /// queue continues.
     fn drop(&mut self) {
+        // Mostly it has, and needs no text.
         if self.has_ended || mutant!("a release ends in silence") {
             return;
         }

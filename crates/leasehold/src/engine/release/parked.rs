@@ -47,3 +47,34 @@ impl Parked {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::runtime::Handle;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::engine::release::inline::ReleaseFuture;
+
+    /// Returns a release that never ends by itself, and the receiver on which it arrives when taken over.
+    fn release() -> (Arc<InlineRelease>, mpsc::UnboundedReceiver<ReleaseFuture>) {
+        let (others, adopted) = mpsc::unbounded_channel();
+        let resume = move |release| drop(others.send(release));
+        (InlineRelease::new(std::future::pending().boxed(), Handle::current(), resume), adopted)
+    }
+
+    #[tokio::test]
+    async fn release_is_taken_over_at_the_second_look_that_finds_it() {
+        let parked = Parked::default();
+        let ((first, mut first_adopted), (second, mut second_adopted)) = (release(), release());
+        assert!(parked.watch(&first) && parked.look());
+        // The caller of the first one has released another lock since.
+        assert!(!parked.watch(&second), "the worker looks already");
+        assert!(parked.look());
+        assert!(first_adopted.try_recv().is_err() && second_adopted.try_recv().is_err());
+        assert!(!parked.look(), "nothing is left to look at");
+        assert!(second_adopted.try_recv().is_ok() && first_adopted.try_recv().is_err());
+        assert!(parked.watch(&first), "the worker has to be woken");
+    }
+}

@@ -260,3 +260,27 @@ impl Reaper {
         self.counters.settled(before).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::clock::TokioClock;
+    use crate::engine::Tuning;
+    use crate::error::ErrorKind;
+    use crate::events::EventSink;
+    use crate::local::MemoryBackend;
+
+    /// Nothing would be released any more.
+    #[tokio::test(start_paused = true)]
+    async fn client_whose_releases_cannot_continue_is_closed() {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let engine = Engine::start(store, clock, Tuning::default(), EventSink::default()).unwrap();
+        // Wherever a panic may come from, it is contained there, but for this one.
+        drop(engine.reaper.jobs.send(Order::Resume(async { panic!("a release panics") }.boxed())));
+        tokio::task::yield_now().await;
+        assert_eq!(engine.is_open("lock").unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

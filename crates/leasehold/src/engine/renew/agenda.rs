@@ -339,6 +339,38 @@ mod tests {
         assert_eq!(taken, 256 * 4);
     }
 
+    /// Over all that time the clocks agree, so nothing is put into the wheel anew because of them.
+    #[tokio::test(start_paused = true)]
+    async fn check_of_a_client_that_has_run_for_months_wakes_nobody_early() {
+        let (clock, day) = (ManualClock::new(), Duration::from_millis(DAY));
+        let mut agenda = Agenda::new(&clock);
+        for _ in 0..100 {
+            advance(&clock, day).await;
+            agenda.follow(&clock);
+            agenda.plan(id(1), clock.now().after(Duration::from_secs(1)));
+            let began = Instant::now();
+            tokio::time::timeout(Duration::from_millis(900), agenda.wait()).await.expect_err("it is not due");
+            clock.advance(began.elapsed());
+            agenda.remove(id(1));
+        }
+    }
+
+    /// Else a client would move all of its locks at each of its turns.
+    #[tokio::test(start_paused = true)]
+    async fn checks_stay_where_they_are_while_the_clocks_agree() {
+        let clock = ManualClock::new();
+        let mut agenda = Agenda::new(&clock);
+        let began = agenda.base.instant;
+        for _ in 0..100 {
+            advance(&clock, Duration::from_secs(1)).await;
+            agenda.follow(&clock);
+        }
+        assert_eq!(agenda.base.instant, began);
+        clock.advance(Duration::from_secs(1));
+        agenda.follow(&clock);
+        assert!(agenda.base.instant > began, "the machine was suspended");
+    }
+
     /// A lock that is held for a moment leaves nothing until its first check would have been due.
     #[tokio::test(start_paused = true)]
     async fn what_is_removed_leaves_the_wheel() {

@@ -132,15 +132,12 @@ impl RenewalInbox {
         std::mem::replace(&mut mail, RenewalMail { next_turn, is_over, is_closed, ..RenewalMail::default() })
     }
 
-    /// Records the time of the watchdog's next turn. Returns `false`, and records nothing, where a
-    /// message has arrived since the inbox was cleared.
+    /// Records the time of the watchdog's next turn. Returns `false` where a message has arrived since the
+    /// inbox was cleared, so that the next turn is now.
     pub(crate) fn set_next_turn(&self, next_turn: Option<Moment>) -> bool {
         let mut mail = self.mail();
-        let is_clear = mail.is_clear();
-        if is_clear {
-            mail.next_turn = next_turn;
-        }
-        is_clear
+        mail.next_turn = next_turn;
+        mail.is_clear()
     }
 
     /// Wakes the watchdog where its next turn would be later than `due`.
@@ -165,5 +162,102 @@ impl RenewalMail {
             && self.hastened.is_empty()
             && self.closing.is_empty()
             && !self.is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use leasehold_core::{Claim, Clock, Grant, ManualClock, Resource, Share};
+
+    use super::*;
+    use crate::engine::lease::Term;
+    use crate::events::EventSink;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    /// Returns the lease of a claim of this id that was granted now.
+    fn lease(id: ClaimId, clock: &Arc<ManualClock>) -> Arc<Lease> {
+        let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, TTL);
+        let term = Term::Lease { given: TTL, relied_on: TTL, lock_delay: Duration::ZERO };
+        let (grant, now) = (Grant::new(clock.now()), clock.now());
+        Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default(), now))
+    }
+
+    fn id(number: u8) -> ClaimId {
+        ClaimId::from_bytes([number; 16])
+    }
+
+    fn is_woken(inbox: &RenewalInbox) -> bool {
+        inbox.woken().now_or_never().is_some()
+    }
+
+    #[test]
+    fn claim_wakes_the_watchdog_if_its_next_turn_is_too_late() {
+        let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
+        let next_turn = clock.now().after(Duration::from_secs(1));
+        let (later, sooner) = (clock.now().after(TTL), clock.now().after(Duration::from_millis(900)));
+        for (next_turn, due, wakes) in
+            [(Some(next_turn), later, false), (Some(next_turn), sooner, true), (None, later, true)]
+        {
+            inbox.clear();
+            assert!(inbox.set_next_turn(next_turn));
+            assert!(inbox.watch(lease(id(1), &clock), due));
+            assert_eq!(is_woken(&inbox), wakes, "{next_turn:?}, {due:?}");
+            assert!(inbox.clear().fresh.contains_key(&id(1)));
+        }
+        // Its limit is reached before the next turn.
+        assert!(inbox.set_next_turn(Some(next_turn)) && inbox.watch(lease(id(1), &clock), later));
+        inbox.hasten(id(1), later);
+        assert!(!is_woken(&inbox));
+        inbox.hasten(id(1), sooner);
+        assert!(is_woken(&inbox));
+        // The machine was suspended meanwhile, so the turn is late.
+        inbox.clear();
+        assert!(inbox.set_next_turn(Some(next_turn)));
+        clock.advance(Duration::from_secs(2));
+        assert!(inbox.watch(lease(id(2), &clock), later) && is_woken(&inbox));
+    }
+
+    #[test]
+    fn claim_released_before_the_watchdog_sees_it_leaves_no_message() {
+        let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
+        let next_turn = Some(clock.now().after(Duration::from_secs(1)));
+        assert!(inbox.set_next_turn(next_turn));
+        assert!(inbox.watch(lease(id(1), &clock), clock.now().after(TTL)));
+        inbox.forget(id(1));
+        assert!(!is_woken(&inbox) && inbox.set_next_turn(next_turn));
+    }
+
+    #[test]
+    fn watchdog_does_not_sleep_over_a_message() {
+        let clock = Arc::new(ManualClock::new());
+        let messages: [&dyn Fn(&RenewalInbox); 5] = [
+            &|inbox| assert!(inbox.watch(lease(id(1), &clock), Moment::START)),
+            &|inbox| inbox.forget(id(1)),
+            &|inbox| inbox.hasten(id(1), Moment::START),
+            &|inbox| drop(inbox.lose_all()),
+            &RenewalInbox::end,
+        ];
+        for (number, message) in messages.iter().enumerate() {
+            let inbox = RenewalInbox::default();
+            inbox.clear();
+            message(&inbox);
+            assert!(!inbox.set_next_turn(None) && is_woken(&inbox), "message {number}");
+        }
+    }
+
+    #[test]
+    fn inbox_of_a_watchdog_that_has_ended_keeps_nothing() {
+        let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
+        assert!(inbox.watch(lease(id(1), &clock), clock.now()));
+        assert!(inbox.abandon().fresh.contains_key(&id(1)));
+        assert!(!inbox.watch(lease(id(2), &clock), clock.now()), "nothing would renew it");
+        inbox.forget(id(1));
+        inbox.hasten(id(1), clock.now());
+        assert!(inbox.lose_all().now_or_never().is_some_and(|lost| lost.is_err()));
+        assert!(inbox.set_next_turn(None), "no message is left");
     }
 }

@@ -307,9 +307,7 @@ impl Watchdog {
     /// Takes the next turn within one interval, even if nothing is held by then: the next lock then need not wake the
     /// task again.
     fn stay_awake(&mut self) {
-        if self.wake_at.is_none() {
-            self.wake_at = Some(self.clock.now().after(CLOCK_READ_INTERVAL));
-        }
+        self.wake_at = Some(self.clock.now().after(CLOCK_READ_INTERVAL));
     }
 
     fn start_timer(&mut self, lease: Arc<Lease>) {
@@ -359,10 +357,7 @@ impl Watchdog {
 
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn check_due(&mut self) {
-        let now = self.clock.now();
         self.agenda.follow(&*self.clock);
-        // A past wake-up is cleared, so that `take_messages` sets the next one.
-        self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
         // One number for all parts of this turn: `confirm` compares numbers.
         self.next_request += 1;
@@ -544,11 +539,14 @@ const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use leasehold_core::{Claim, Grant, Resource, Share};
 
     use super::*;
     use crate::clock::TokioClock;
     use crate::engine::lease::Term;
+    use crate::events::EventSubscriber;
     use crate::local::MemoryBackend;
 
     #[test]
@@ -584,20 +582,15 @@ mod tests {
         }
     }
 
-    /// A lock that is released is checked no more, not even once.
-    #[tokio::test(start_paused = true)]
-    async fn lease_that_is_forgotten_leaves_the_agenda() {
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// Returns a watchdog that holds nothing, and takes no turn by itself.
+    fn watchdog(events: EventSink) -> Watchdog {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
-        let backend = Arc::new(MemoryBackend::with_clock(clock.clone()));
-        let (id, ttl) = (ClaimId::from_bytes([1; 16]), Duration::from_secs(10));
-        let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, ttl);
-        let (term, events) = (Term::of(backend.profile(), ttl, 0.01), EventSink::default());
-        let grant = Grant::new(clock.now());
-        let lease = Lease::new(claim, &grant, term, clock.clone(), events.clone(), clock.now());
         let (answers, answered) = mpsc::unbounded_channel();
-        let mut watchdog = Watchdog {
+        Watchdog {
             agenda: Agenda::new(&*clock),
-            backend,
+            backend: Arc::new(MemoryBackend::with_clock(clock.clone())),
             clock,
             renew_at: 0.3,
             events,
@@ -609,11 +602,60 @@ mod tests {
             answers,
             answered,
             process: Process::this(),
-        };
-        watchdog.start_timer(Arc::new(lease));
-        assert!(watchdog.agenda.due(id).is_some());
-        watchdog.forget(id);
-        assert!(watchdog.agenda.due(id).is_none() && watchdog.timers.is_empty());
+        }
+    }
+
+    /// Returns the lease of a claim of this id that was granted now.
+    fn lease(watchdog: &Watchdog, id: ClaimId) -> Arc<Lease> {
+        let (clock, events) = (watchdog.clock.clone(), watchdog.events.clone());
+        let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, TTL);
+        let term = Term::of(watchdog.backend.profile(), TTL, 0.01);
+        let (grant, now) = (Grant::new(clock.now()), clock.now());
+        Arc::new(Lease::new(claim, &grant, term, clock, events, now))
+    }
+
+    fn id(number: u8) -> ClaimId {
+        ClaimId::from_bytes([number; 16])
+    }
+
+    /// A lock that is released is checked no more, not even once.
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_is_forgotten_leaves_the_agenda() {
+        let mut watchdog = watchdog(EventSink::default());
+        watchdog.start_timer(lease(&watchdog, id(1)));
+        assert!(watchdog.agenda.due(id(1)).is_some());
+        watchdog.forget(id(1));
+        assert!(watchdog.agenda.due(id(1)).is_none() && watchdog.timers.is_empty());
+    }
+
+    /// A subscriber at whose event of a loss another lock is granted.
+    #[derive(Debug, Default)]
+    struct Relocks(Mutex<Option<(Arc<RenewalInbox>, Arc<Lease>)>>);
+
+    impl EventSubscriber for Relocks {
+        fn on_event(&self, event: &Event<'_>) {
+            if let Event::Lost { .. } = event
+                && let Some((inbox, lease)) = self.0.lock().unwrap().take()
+            {
+                let due = lease.valid_until();
+                assert!(inbox.watch(lease, due));
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lock_that_is_granted_while_the_inbox_is_read_is_watched() {
+        let relocks = Arc::<Relocks>::default();
+        let mut watchdog = watchdog(EventSink::to(Some(relocks.clone())));
+        watchdog.start_timer(lease(&watchdog, id(1)));
+        assert!(matches!(watchdog.take_messages(), NextTurn::At(_)));
+        *relocks.0.lock().unwrap() = Some((watchdog.inbox.clone(), lease(&watchdog, id(2))));
+        let ended = watchdog.timers[&id(1)].lease.clone();
+        ended.limit_hold(Some(Duration::ZERO));
+        watchdog.inbox.hasten(id(1), ended.valid_until());
+        watchdog.take_messages();
+        assert_eq!(ended.state(), State::Lost(LossCause::MaxHold));
+        assert!(watchdog.timers.contains_key(&id(2)));
     }
 
     #[test]

@@ -319,6 +319,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn several_waiters_try_again_one_after_the_other() {
+        let mut at = Vec::new();
+        for _ in 0..50 {
+            let (_sender, mut subscriptions) = subscriptions(2);
+            let began = Instant::now();
+            subscriptions.wait_for_change(LEASE, ms(200)).await;
+            at.push(began.elapsed());
+        }
+        let (first, last) = (at.iter().min().unwrap(), at.iter().max().unwrap());
+        assert!(*first >= LEASE + TICK && *last <= LEASE + TICK + ms(201), "{first:?}, {last:?}");
+        assert!(*last - *first > ms(20), "{first:?}, {last:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn release_counts_once_a_majority_has_reported_it() {
         let (freed, taken) = (Notification::Freed, Notification::Taken { ends_in: None });
         let report = |at, number, news: &Notification| (at, number, *news);

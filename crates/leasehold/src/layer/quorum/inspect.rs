@@ -40,9 +40,7 @@ impl Quorum {
         let (views, late) = (answers(outcomes), late(outcomes));
         let seen = || views.iter().filter_map(|view| view.holder.as_ref().map(|seen| seen.id));
         let locks_of = |id: ClaimId| seen().filter(|other| *other == id).count();
-        late > 0
-            && self.holder(&views).is_none()
-            && seen().any(|id| locks_of(id) + late >= self.members.majority())
+        self.holder(&views).is_none() && seen().any(|id| locks_of(id) + late >= self.members.majority())
     }
 
     /// Returns the claim that has the locks of a majority, and was granted.
@@ -91,10 +89,7 @@ impl Quorum {
     /// Returns `true` if the members that are late may have the locks that some claim lacks to a majority.
     fn may_complete_another(&self, outcomes: &Outcomes<Locks>, after: Option<&Resource>) -> bool {
         let (late, majority) = (late(outcomes), self.members.majority());
-        late > 0
-            && counted(outcomes, after)
-                .into_values()
-                .any(|count| count < majority && count + late >= majority)
+        counted(outcomes, after).into_values().any(|count| count < majority && count + late >= majority)
     }
 }
 

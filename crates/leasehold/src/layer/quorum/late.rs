@@ -114,8 +114,8 @@ impl Requests {
     /// Waits until the member has answered.
     async fn answered_by(&self, member: usize) {
         loop {
-            let mut answered = std::pin::pin!(self.answered.notified());
-            answered.as_mut().enable();
+            // It is woken by each answer from here on.
+            let answered = self.answered.notified();
             if !self.state().unanswered.contains(&member) {
                 return;
             }

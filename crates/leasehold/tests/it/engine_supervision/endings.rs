@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -84,6 +85,53 @@ fn a_client_whose_runtime_ended_is_closed() {
             .expect("nothing of a client without a runtime hangs");
         });
     }
+}
+
+/// Runs work on a runtime of its own, in another thread.
+fn elsewhere<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    std::thread::spawn(|| {
+        let here = Builder::new_current_thread().enable_all().build().unwrap();
+        here.block_on(async { tokio::time::timeout(SOON, work).await.expect("notified") })
+    })
+}
+
+#[test]
+fn change_under_way_when_the_runtime_ends_may_have_happened() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (locks, wire) = runtime.block_on(async { Store::new().client() });
+    wire.set_all(Mode::Hang);
+    wire.set(Verb::Read, Mode::Pass);
+    let value = locks.versioned("value");
+    let writes = elsewhere(async move { value.update(|_| Some(vec![1])).await });
+    let latch = locks.latch("latch", 1);
+    while wire.calls(Verb::Swap) == 0 {
+        std::thread::sleep(ms(1));
+    }
+    wire.set(Verb::Read, Mode::Hang);
+    let reads = elsewhere(async move { latch.wait().await });
+    let before = wire.calls(Verb::Read);
+    while wire.calls(Verb::Read) == before {
+        std::thread::sleep(ms(1));
+    }
+    drop(runtime);
+    let error = writes.join().unwrap().unwrap_err();
+    assert!(error.may_have_happened(), "{error}");
+    let error = reads.join().unwrap().unwrap_err();
+    assert!(error.kind() == ErrorKind::Closed && !error.may_have_happened(), "{error}");
+}
+
+#[test]
+fn release_under_way_ends_with_its_runtime() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (locks, wire) = runtime.block_on(async { Store::new().client() });
+    let guard = runtime.block_on(locks.mutex("job").lock()).unwrap();
+    wire.set(Verb::Release, Mode::Hang);
+    drop(guard);
+    while wire.calls(Verb::Release) == 0 {
+        std::thread::sleep(ms(1));
+    }
+    drop(runtime);
+    assert!(block_on(locks.close(SOON)), "nothing is under way any more");
 }
 
 #[test]

@@ -215,6 +215,7 @@ impl EventSubscriber for EventLog {
             Event::BecameSuspect { resource } => ("suspected", resource),
             Event::Lost { resource, .. } => ("lost", resource),
             Event::Renewed { resource, .. } => ("renewed", resource),
+            Event::RenewalFailed { resource } => ("renewal failed", resource),
             _ => return,
         };
         self.0.lock().unwrap().push((entry.0, entry.1.to_string()));

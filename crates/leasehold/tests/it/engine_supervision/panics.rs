@@ -10,6 +10,7 @@ use leasehold::backend::{Clock, LossCause, Moment};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Note, State, SystemClock, Tuning};
+use leasehold_testkit::Warnings;
 use tracing::span::{Attributes, Id, Record};
 
 use super::odd::{Call, World, pass};
@@ -180,6 +181,8 @@ async fn a_batch_that_is_not_answered_in_full_is_asked_again() {
     world.store.is_silent.store(true, Ordering::SeqCst);
     tokio::time::sleep(ms(1_500)).await;
     assert_eq!(guard.state(), State::Suspect);
+    let unanswered = world.store.calls(Call::Renew);
+    assert_eq!(world.event_log.count("renewal failed", "job") as u64, unanswered);
     world.store.is_silent.store(false, Ordering::SeqCst);
     tokio::time::sleep(ms(5_000)).await;
     assert_eq!(guard.state(), State::Valid);
@@ -239,6 +242,7 @@ impl Wake for Spiteful {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
+    let (warnings, _listening) = Warnings::listen("leasehold");
     let world = World::new(|call, _, about| match (call, about) {
         (Call::Renew, "dead") => super::odd::hang(),
         _ => pass(),
@@ -254,6 +258,7 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
     assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     let lost = tokio::time::timeout(SOON, other.lost()).await.expect("notified");
     assert_eq!(lost, LossCause::RenewalEnded);
+    assert_eq!(warnings.count("the task that renews leases panicked"), 1);
     assert_eq!(guard.state(), State::Lost(LossCause::RenewalEnded));
     let waited = tokio::time::timeout(SOON, waits).await.expect("notified").unwrap();
     assert_eq!(waited.unwrap_err().kind(), ErrorKind::Closed);
