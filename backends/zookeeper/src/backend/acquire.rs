@@ -151,14 +151,11 @@ impl Ensemble {
                 (asked_at, own, seen.map(|(queue, _)| queue))
             }
             None => {
-                if patience.is_ended() {
-                    // Nothing is written for a claim that could not be admitted.
-                    let queue = self.current_queue(session, &claim.resource, NodeRole::Queue).await?;
-                    let queue = queue.map(|(queue, _)| queue);
-                    let ahead = queue.as_ref().map_or(0, |queue| queue.entries().len());
-                    if queue.is_some_and(|queue| !queue.fits_behind(ahead, claim.share)) {
-                        return Ok(Look::Refused(ahead));
-                    }
+                // No place is taken for a claim that could not be admitted.
+                if patience.is_ended()
+                    && let Some(ahead) = self.ahead_in_queue(session, claim).await?
+                {
+                    return Ok(Look::Refused(ahead));
                 }
                 let asked_at = patience.now();
                 let Some((own, queue)) = self.enqueue(session, claim, asked_at).await? else {
@@ -356,6 +353,24 @@ impl Ensemble {
         Ok(found)
     }
 
+    /// Returns the number of claims ahead of a claim that has no place, if it does not fit behind them.
+    async fn ahead_in_queue(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+    ) -> Result<Option<usize>, Failure> {
+        let ahead = |listed: Option<ListedQueue>| {
+            let (queue, _) = listed?;
+            let ahead = queue.entries().len();
+            (!queue.fits_behind(ahead, claim.share)).then_some(ahead)
+        };
+        if ahead(self.current_queue(session, &claim.resource, NodeRole::Queue).await?).is_none() {
+            return Ok(None);
+        }
+        // What this server shows may be over already: see `current_queue`.
+        Ok(ahead(self.proven_queue(session, &claim.resource).await?))
+    }
+
     /// Returns the queue, together with the proof that the ensemble still had this session when it was
     /// asked.
     async fn proven_queue(
@@ -367,8 +382,11 @@ impl Ensemble {
         self.queue_after(session, resource, NodeRole::Queue, proof).await
     }
 
-    /// Returns the queue as it is now: the leader is asked first, in the same batch of requests, so that the
-    /// answer of this server is not old.
+    /// Returns the queue as it is now: the leader is asked first, in the same batch of requests, so that this server
+    /// has caught up with it.
+    ///
+    /// The answer of the leader itself may still be old. For its own clients a `sync` waits for nothing, and the leader
+    /// applies a change only after it has told the other servers to: one of them may have confirmed it before.
     pub(crate) async fn current_queue(
         &self,
         session: &EnsembleSession,

@@ -130,9 +130,21 @@ impl Ensemble {
         session: &EnsembleSession,
         claim: &Claim,
     ) -> Result<Option<usize>, Failure> {
-        let view = self.current_view(session, &claim.resource).await?;
-        let ahead = self.occupied(&view) + view.locks.entries().len();
-        Ok((ahead >= max_leases(claim)).then_some(ahead))
+        let ahead = |view: &resource_view::ResourceView| {
+            let ahead = self.occupied(view) + view.locks.entries().len();
+            (ahead >= max_leases(claim)).then_some(ahead)
+        };
+        if ahead(&self.current_view(session, &claim.resource).await?).is_none() {
+            return Ok(None);
+        }
+        // What this server shows may be over already: see `current_queue`.
+        let proof = session.prove(self.names.root()).map_err(look_failure)?;
+        match session.ask(self.config.timeout, proof).await {
+            Ok(()) => Ok(ahead(&self.read_view(session, &claim.resource).await?)),
+            // All nodes are gone.
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(look_failure(error)),
+        }
     }
 
     /// Returns how many leases of a semaphore are taken, without the claims in its queue. kazoo also counts
