@@ -386,7 +386,7 @@ impl Ensemble {
     /// has caught up with it.
     ///
     /// The answer of the leader itself may still be old. For its own clients a `sync` waits for nothing, and the leader
-    /// applies a change only after it has told the other servers to: one of them may have confirmed it before.
+    /// applies a change after it has sent the commit to the other servers: one of them may have confirmed it before.
     pub(crate) async fn current_queue(
         &self,
         session: &EnsembleSession,
