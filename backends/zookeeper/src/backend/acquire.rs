@@ -332,7 +332,7 @@ impl Ensemble {
     /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session
     /// left behind.
     async fn recover(&self, session: &EnsembleSession, claim: &Claim) -> Result<Option<OwnNode>, Failure> {
-        let children = self.current_children(session, &claim.resource).await?;
+        let children = self.proven_children(session, &claim.resource).await?;
         let mut found: Option<OwnNode> = None;
         for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
             let path = format!("{}/{name}", self.names.node(&claim.resource, role));

@@ -67,28 +67,43 @@ impl Ensemble {
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
     }
 
-    /// Returns all claims at a resource now: the leader is asked first, in the same batch of requests,
-    /// so that the answer of this server is not old. A session's requests are answered in order.
+    /// Returns all claims at a resource now: the leader is asked first, in the same batch of requests. A session's
+    /// requests are answered in order. What the leader itself shows may be old: see [`Ensemble::current_queue`].
     pub(crate) async fn current_view(
         &self,
         session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
-        self.view_of(resource, self.current_children(session, resource).await?)
+        let synced = session.client.sync(self.names.root());
+        self.view_of(resource, self.children_after(session, resource, synced).await?)
     }
 
-    /// Returns the children of all nodes of a resource now, as [`Ensemble::current_view`] does, whether they
-    /// form a queue or not.
-    pub(crate) async fn current_children(
+    /// Returns the children of all nodes of a resource, whether they form a queue or not, after all changes that the
+    /// leader had been asked for before, answered or not. The leader lets its own clients wait for none of those by a
+    /// `sync`.
+    pub(crate) async fn proven_children(
         &self,
         session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<Vec<(NodeRole, Children)>, Failure> {
-        let synced = session.client.sync(self.names.root());
+        let proof = session.prove(self.names.root()).map_err(look_failure)?;
+        self.children_after(session, resource, proof).await
+    }
+
+    /// Returns the children after the answer to `first`, which is sent together with the lists.
+    async fn children_after(
+        &self,
+        session: &EnsembleSession,
+        resource: &Resource,
+        first: impl Future<Output = Result<(), Error>>,
+    ) -> Result<Vec<(NodeRole, Children)>, Failure> {
         let children = self.read_children(session, resource);
-        let (synced, children) = join(session.ask(self.config.timeout, synced), children).await;
-        synced.map_err(look_failure)?;
-        children
+        let (first, children) = join(session.ask(self.config.timeout, first), children).await;
+        match first {
+            // Without its node a change is refused in its turn, and the lists follow it all the same.
+            Ok(()) | Err(Error::NoNode) => children,
+            Err(error) => Err(look_failure(error)),
+        }
     }
 
     /// Returns all claims at a resource that this server knows.
@@ -98,6 +113,15 @@ impl Ensemble {
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
         self.view_of(resource, self.read_children(session, resource).await?)
+    }
+
+    /// Returns all claims at a resource, as [`Ensemble::proven_children`] lists them.
+    pub(crate) async fn proven_view(
+        &self,
+        session: &EnsembleSession,
+        resource: &Resource,
+    ) -> Result<ResourceView, Failure> {
+        self.view_of(resource, self.proven_children(session, resource).await?)
     }
 
     fn view_of(

@@ -138,13 +138,7 @@ impl Ensemble {
             return Ok(None);
         }
         // What this server shows may be over already: see `current_queue`.
-        let proof = session.prove(self.names.root()).map_err(look_failure)?;
-        match session.ask(self.config.timeout, proof).await {
-            Ok(()) => Ok(ahead(&self.read_view(session, &claim.resource).await?)),
-            // All nodes are gone.
-            Err(Error::NoNode) => Ok(None),
-            Err(error) => Err(look_failure(error)),
-        }
+        Ok(ahead(&self.proven_view(session, &claim.resource).await?))
     }
 
     /// Returns how many leases of a semaphore are taken, without the claims in its queue. kazoo also counts

@@ -102,7 +102,7 @@ impl Ensemble {
                 for _ in 0..MAX_MOVES {
                     let mut moved = false;
                     // By the id alone: its container may have children that form no queue.
-                    let children = self.current_children(&session, &claim.resource).await?;
+                    let children = self.proven_children(&session, &claim.resource).await?;
                     for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
                         let path = format!("{}/{name}", self.names.node(&claim.resource, role));
                         let deleted = self.delete(&session, &path).await?;
