@@ -90,7 +90,12 @@ impl Trial {
 
     /// Returns the end of the validity of a claim of [`Trial::short`] that was asked for at this time.
     pub(crate) fn valid_until(&self, asked_at: Moment) -> Moment {
-        asked_at.after(self.ttl()).before(self.profile.granularity)
+        self.valid_for(self.ttl(), asked_at)
+    }
+
+    /// Returns the end of the validity of a claim with this ttl that was asked for at this time.
+    pub(crate) fn valid_for(&self, ttl: Duration, asked_at: Moment) -> Moment {
+        asked_at.after(ttl).before(self.profile.granularity)
     }
 
     /// Returns by how much the claim of a dead client may outlive its ttl.

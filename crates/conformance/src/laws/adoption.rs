@@ -26,8 +26,8 @@ async fn adopted(trial: &Trial, share: Share) -> Checked {
     }
     // A machine that is busy renews within it. All shares are tried at once, so that it costs no more time.
     let mut claim = trial.claim_for(&resource, share, trial.ttl() * 4)?;
-    let (ttl, granularity) = (claim.ttl, trial.profile().granularity);
-    let valid_until = |asked_at: Moment| asked_at.after(ttl).before(granularity);
+    let ttl = claim.ttl;
+    let valid_until = |asked_at: Moment| trial.valid_for(ttl, asked_at);
     let in_time = |until: Moment, what: &str| match trial.clock.now() < until {
         true => Ok(()),
         false => Err(NotKept::late(format!("the machine was too busy to {what} in time"))),

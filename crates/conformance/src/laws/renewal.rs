@@ -95,7 +95,7 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     ensure!(shown, "of a lease with {left:?} left, {remaining:?} are shown after a shorter renewal");
     tokio::time::sleep(trial.ttl() + trial.ttl() / 2).await;
     let other = trial.claim(&resource, Share::MUTEX)?;
-    let valid_until = grant.asked_at.after(long.ttl).before(trial.profile().granularity);
+    let valid_until = trial.valid_for(long.ttl, grant.asked_at);
     not_before(trial, &other, valid_until).await?;
     client.free(&long).await
 }

@@ -547,14 +547,18 @@ mod tests {
         engine.acquire_unowned(want(None), deadline, 0).await.unwrap().unwrap()
     }
 
+    /// Returns an engine whose hand-off stays possible for all of a test.
+    fn handing_off() -> Arc<Engine> {
+        let clock = Arc::new(TokioClock::new());
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        let tuning = Tuning::default().local_handoff_time(Duration::from_secs(60));
+        Engine::start(store, clock, tuning, EventSink::default()).unwrap()
+    }
+
     /// The task has stopped to listen, and its place in the queue is not given up yet.
     #[tokio::test(start_paused = true)]
     async fn claim_that_is_handed_to_a_task_that_has_left_gets_one_user() {
-        let clock = Arc::new(TokioClock::new());
-        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
-        // Hand-off stays possible for all of the test.
-        let tuning = Tuning::default().local_handoff_time(Duration::from_secs(60));
-        let engine = Engine::start(store, clock, tuning, EventSink::default()).unwrap();
+        let engine = handing_off();
         let hold = held(&engine).await;
         let mut leaves = engine.enter_queue(want(None), 0);
         assert!(leaves.withdraw().is_none());
@@ -579,10 +583,7 @@ mod tests {
     /// It cannot get the lock from the other task.
     #[tokio::test(start_paused = true)]
     async fn task_behind_a_pinned_lock_waits_at_the_store() {
-        let clock = Arc::new(TokioClock::new());
-        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
-        let tuning = Tuning::default().local_handoff_time(Duration::from_secs(60));
-        let engine = Engine::start(store, clock, tuning, EventSink::default()).unwrap();
+        let engine = handing_off();
         let hold = held(&engine).await;
         let _waits = engine.enter_queue(want(None), 0);
         for is_pinned in [false, true] {
