@@ -189,7 +189,7 @@ async fn member_comes_back_in_the_next_epoch_of_a_majority() {
     nodes[2].mark(9, "the run before");
     open(&nodes).await.unwrap();
     assert_eq!(armed(&nodes), [Some(9), Some(9), None], "it was not seen unarmed yet");
-    // One armed member is no majority.
+    // One armed member is not a majority.
     nodes[1].mark(9, "the run before");
     for node in &nodes[1..] {
         node.change(|state| state.unarmed_since = Some(state.unix_us - LONG));
