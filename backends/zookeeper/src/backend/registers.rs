@@ -2,8 +2,8 @@
 //!
 //! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
 //! register is a node without data: were it removed, a late write could mistake its successor for it.
-//! Each read comes after a `sync`, because a server may lag behind its leader. A waiter sets its watch
-//! together with the look.
+//! Each read comes after a change that a quorum confirms: a server may lag behind its leader, and the
+//! leader that answers a `sync` may have been deposed. A waiter sets its watch together with the look.
 
 use async_trait::async_trait;
 use futures_util::future::join;
@@ -35,14 +35,14 @@ impl Registers for ZooKeeperBackend {
         let ensemble = &self.ensemble;
         let session = ensemble.sessions.present(ensemble.config.timeout).await?;
         let path = ensemble.names.register(at);
-        let (synced, got) = (session.client.sync(ensemble.names.root()), session.client.get_data(&path));
+        let proof = session.prove(ensemble.names.root()).map_err(cannot_read)?;
         // Both leave together: a session's requests are answered in order.
-        let both = async {
-            let (synced, got) = join(synced, got).await;
-            synced.and(got)
-        };
-        match session.ask(ensemble.config.timeout, both).await {
+        let both = join(proof, session.client.get_data(&path));
+        let (proof, got) =
+            session.ask(ensemble.config.timeout, async { Ok(both.await) }).await.map_err(cannot_read)?;
+        match proof.and(got) {
             Ok((data, stat)) => registered(at, &data, &stat),
+            // Without the root a change is refused in its turn, and there is no register either.
             Err(Error::NoNode) => Ok(nothing()),
             Err(error) => Err(cannot_read(error)),
         }
@@ -80,10 +80,14 @@ impl Registers for ZooKeeperBackend {
         let ensemble = &self.ensemble;
         let look = || async {
             let session = ensemble.sessions.present(ensemble.config.timeout).await?;
-            let (found, watchers) = match patience.is_ended() {
+            let (mut found, watchers) = match patience.is_ended() {
                 true => (self.read(at).await?, Vec::new()),
                 false => ensemble.watch_register(&session, at).await?,
             };
+            // A server that lags behind may show a state before the one that was seen.
+            if !watchers.is_empty() && found.stamp != *seen {
+                found = self.read(at).await?;
+            }
             // A watch fires also where the session has ended: then the next look fails, or finds another one.
             Ok((found, any_change(watchers)))
         };

@@ -10,7 +10,8 @@ use crate::common::{
 use futures_util::future::join_all;
 use leasehold::State;
 use leasehold::backend::{
-    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Release, Renew, Renewal, Resource, Share, Step,
+    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Registers, Release, Renew, Renewal, Resource,
+    Share, Stamp, Step,
 };
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
@@ -476,6 +477,48 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
     }
     assert!(held.check().is_ok(), "held through both: {:?}", held.state());
     assert!(matches!(theirs.mutex("held").try_lock().await, Ok(None)));
+}
+
+/// A leader that continues after a pause may not have noticed yet that another one leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn deposed_leader_shows_no_replaced_register() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
+    let leader = servers.leader().await.unwrap();
+    let at = |server| format!("{}?session=60s", servers.url_at(servers.addr(server)));
+    let (behind, waiter) = (backend(&at(leader)).await, backend(&at(leader)).await);
+    let ahead = backend(&at((leader + 1) % 3)).await;
+    let name = Resource::new("job").unwrap();
+    let put = |text: &str| Put { value: Some(text.into()), keep: None };
+    let never = behind.read(&name).await.unwrap().stamp;
+    let old = behind.swap(&name, &never, &put("old")).await.unwrap().unwrap();
+
+    servers.stop(leader).unwrap();
+    // If an answer was lost, the next one says that the state is another one.
+    eventually(async || ahead.swap(&name, &old, &put("new")).await.is_ok()).await;
+    let new = ahead.read(&name).await.unwrap();
+    assert_eq!(new.value.as_deref(), Some(&b"new"[..]));
+    let read = tokio::spawn(read_by(behind, name.clone(), None));
+    let waits = tokio::spawn(read_by(waiter, name.clone(), Some(new.stamp.clone())));
+    // Their requests are to be there when the server continues.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    servers.resume(leader).unwrap();
+    assert_eq!(read.await.unwrap(), b"new");
+    eventually(async || ahead.swap(&name, &new.stamp, &put("newest")).await.is_ok()).await;
+    assert_eq!(waits.await.unwrap(), b"newest");
+}
+
+/// Reads a register until the server answers; with `seen`, waits for another state.
+async fn read_by(client: Arc<ZooKeeperBackend>, name: Resource, seen: Option<Stamp>) -> Vec<u8> {
+    loop {
+        let found = match &seen {
+            Some(seen) => client.changed(&name, seen, &endless()).await,
+            None => client.read(&name).await,
+        };
+        match found {
+            Ok(found) => return found.value.unwrap(),
+            Err(failure) => assert!(failure.is_transient(), "{failure}"),
+        }
+    }
 }
 
 /// Servers write down the paths of all nodes of a session when it ends, and read no more than 2 MiB
