@@ -148,6 +148,21 @@ mod tests {
     }
 
     #[test]
+    fn all_of_the_queue_is_called_for_as_many_silent_ones() {
+        let mut watch = CallWatch::default();
+        watch.record(&[0], None, at(0));
+        let others: Vec<u32> = (1..32 * 32).collect();
+        watch.record(&others, None, at(250));
+        for other in &others[31..] {
+            watch.record(&[], Some(*other), at(251));
+        }
+        // 1,024 would be enough for 32 of them, but for so many all are called.
+        assert_eq!(watch.check_at(), Some(at(650)));
+        watch.record(&[], Some(others[30]), at(252));
+        assert_eq!(watch.check_at(), Some(at(1_000)));
+    }
+
+    #[test]
     fn unused_capacity_is_checked_at_once_but_not_often() {
         let mut watch = CallWatch::default();
         watch.freed(at(0));

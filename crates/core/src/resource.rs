@@ -193,6 +193,8 @@ mod tests {
         assert_eq!(fits.len(), 24 + 1 + 32);
         let whole = "x".repeat(100);
         assert_eq!(Resource::new(&whole).unwrap().escaped(file_safe, 100), whole, "it just fits");
+        let escaped = Resource::new(&whole.replacen("xxx", "/", 1)).unwrap().escaped(file_safe, 100);
+        assert_eq!(escaped, whole.replacen("xxx", "%2F", 1), "it just fits");
         let short = Resource::new("orders/42").unwrap().escaped(file_safe, 100);
         assert!(!Resource::is_hashed(&short), "{short}");
         assert_eq!(Resource::from_escaped("a%2"), None);

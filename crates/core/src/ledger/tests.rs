@@ -417,11 +417,37 @@ fn a_floor_raises_the_next_fence_and_never_lowers_it() {
 
 #[test]
 fn full_queue_is_reported() {
-    let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);
-    for n in 0..MAX_QUEUE {
-        let ask = Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::Queued(PLACE)) };
-        assert!(ledger.contend(&ask, now) != Verdict::Full);
+    let mut ledger = Ledger::new(Fence::default());
+    for n in 0..2 {
+        ledger.contend(&Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::Queued(PLACE)) }, now);
     }
+    // The rest of them at once, as each that asks looks at all before it.
+    let mut entries = ledger.entries().to_vec();
+    let waits = entries[1].clone();
+    entries.extend((2..MAX_QUEUE - 1).map(|n| Entry { id: numbered(n), ..waits.clone() }));
+    let mut ledger = Ledger::restore(entries, ledger.last_fence());
+    let last = Ask { id: numbered(MAX_QUEUE - 1), ..ask(0, Share::MUTEX, Wait::Queued(PLACE)) };
+    assert!(matches!(ledger.contend(&last, now), Verdict::Busy { .. }));
     assert_eq!(ledger.contend(&ask(255, Share::MUTEX, Wait::Queued(PLACE)), now), Verdict::Full);
+    assert_eq!(ledger.entries().len(), MAX_QUEUE);
+    assert!(matches!(ledger.contend(&last, now), Verdict::Busy { .. }), "it has its place");
+}
+
+#[test]
+fn places_as_short_as_a_call_are_not_probed() {
+    let now = Moment::from_millis(1);
+    let mut ledger = Ledger::new(Fence::default());
+    for (n, ahead) in (0..3).zip([None, Some(LEASE), Some(LEASE)]) {
+        let verdict = ledger.contend(&ask(n, Share::MUTEX, Wait::Queued(CALL_GRACE)), now);
+        let earliest = ahead.map(|ends| now.after(ends));
+        match verdict {
+            Verdict::Busy { earliest: at, .. } => assert_eq!(Some(at), earliest),
+            other => assert!(earliest.is_none(), "{other:?}"),
+        }
+    }
+    let (long, later) = (Duration::from_secs(60), now.after(Duration::from_millis(1)));
+    ledger.renew(id(0), long, later);
+    let verdict = ledger.contend(&ask(2, Share::MUTEX, Wait::Queued(CALL_GRACE)), later);
+    assert_eq!(verdict, Verdict::Busy { ahead: 2, earliest: now.after(CALL_GRACE) });
 }
