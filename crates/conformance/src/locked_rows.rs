@@ -27,7 +27,7 @@ pub async fn a_locked_row_delays_nothing_else(
     lock: impl AsyncFnOnce(),
     unlock: impl AsyncFnOnce(),
 ) {
-    let claims: Vec<Claim> = (0..1_000).map(|n| claim(&format!("job {n}"), LONG)).collect();
+    let claims: Vec<Claim> = (0..1_000).map(|n| claim(&format!("job {n}"), LONG * 20)).collect();
     for claim in &claims {
         hold(&**backend, claim).await;
     }

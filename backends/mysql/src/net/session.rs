@@ -170,7 +170,7 @@ mod tests {
             let session = SessionLink::of(Link::dial(&config).await.unwrap()).await.unwrap();
             session.run("SELECT GET_LOCK('job', 0)").await.unwrap();
             if how.contains("dropped") {
-                let asking = session.run("SELECT SLEEP(0.3)");
+                let asking = session.run("SELECT SLEEP(3)");
                 assert!(tokio::time::timeout(Duration::from_millis(100), asking).await.is_err());
             } else {
                 // An error of the session's end.

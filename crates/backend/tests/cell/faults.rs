@@ -175,7 +175,7 @@ async fn unobserved_lease_expires_by_the_clock_of_the_store() {
 #[tokio::test]
 async fn unobserved_lease_expires_one_span_after_a_newcomer_saw_it() {
     let (store, clock) = (Store::new(), Arc::new(ManualClock::new()));
-    let ttl = Duration::from_millis(300);
+    let ttl = Duration::from_secs(30);
     let open = || store.open_by(CACHE, clock.clone());
     let first = try_take(&open(), &claim("dead", ttl)).await.unwrap();
     clock.advance(ttl * 2);
@@ -354,14 +354,15 @@ async fn claim_that_has_ended_by_the_clock_of_its_client_is_gone() {
 async fn renewal_for_a_shorter_time_than_the_one_before_it_shortens_nothing() {
     let store = Store::new();
     let backend = store.open(TABLE, Faults::default());
-    let brief = claim("job", MIN_TTL);
+    let ttl = Duration::from_secs(3);
+    let brief = claim("job", ttl);
     let mut long = brief.clone();
     long.ttl = LONG;
     assert!(try_take(&backend, &brief).await.is_some());
     for renewed in [long, brief] {
         assert!(matches!(renew(&backend, &[renewed]).await[..], [Renewal::Renewed]));
     }
-    tokio::time::sleep(MIN_TTL * 2).await;
+    tokio::time::sleep(ttl + MIN_TTL).await;
     assert!(try_take(&backend, &claim("job", LONG)).await.is_none());
 }
 

@@ -158,7 +158,8 @@ impl Store {
         if self.is(Defect::LeaseNeverEnds) || (self.is_session() && !self.is(Defect::SessionRunsOut)) {
             Duration::MAX
         } else if self.is(Defect::LeaseEndsEarly) {
-            ttl / 2
+            // So early that a machine which pauses for a moment does not hide it.
+            ttl / 10
         } else {
             ttl
         }
