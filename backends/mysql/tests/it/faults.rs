@@ -37,7 +37,7 @@ async fn replica_is_refused_until_failover_and_fences_continue_above() {
     let Some(primary) = builder.start_or_skip().await else { return };
     assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::Strict);
     let replica = primary.replica().await.unwrap();
-    let url = format!("mysql://root@{},{}/locks?timeout=1s", primary.addr(), replica.addr());
+    let url = format!("mysql://root@{},{}/locks?timeout=20s", primary.addr(), replica.addr());
     for read_only in ["ON", "OFF"] {
         // One that may be written to follows all the same.
         replica.sql(&format!("SET GLOBAL read_only = {read_only}")).await.unwrap();
@@ -130,7 +130,7 @@ async fn primary_set_read_only_confirms_nothing_to_a_privileged_user() {
 async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
+    let backend = open(&format!("{}?timeout=10s", server.url_at(proxy.addr()))).await;
     let direct = open(&server.url()).await;
     // The connection is open then: what is lost must be the answer to a statement on the lock.
     let before = [claim("before", LONG), claim("before too", LONG)];
@@ -347,17 +347,23 @@ async fn a_connection_that_fell_silent_in_an_answer_is_closed() {
         )
         .await
         .unwrap();
-    let before = proxy.bytes(Way::ToClient);
-    let listing = {
-        let backend = backend.clone();
-        tokio::spawn(async move { backend.list("long/", None, 1_000).await })
+    // On a busy machine an answer may have come as a whole before the connection falls silent.
+    let failure = loop {
+        let before = proxy.bytes(Way::ToClient);
+        let listing = {
+            let backend = backend.clone();
+            tokio::spawn(async move { backend.list("long/", None, 1_000).await })
+        };
+        while proxy.bytes(Way::ToClient) < before + 200_000 {
+            tokio::task::yield_now().await;
+        }
+        proxy.blackhole(Way::ToClient);
+        match listing.await.unwrap() {
+            Ok(whole) => assert_eq!(whole.len(), 1_000),
+            Err(failure) => break failure,
+        }
+        proxy.heal().unwrap();
     };
-    while proxy.bytes(Way::ToClient) < before + 200_000 {
-        assert!(!listing.is_finished());
-        tokio::task::yield_now().await;
-    }
-    proxy.blackhole(Way::ToClient);
-    let failure = listing.await.unwrap().unwrap_err();
     assert!(failure.detail().contains("did not answer"), "{failure}");
     for tries in 0.. {
         let open = established(proxy.addr().port());
@@ -384,7 +390,8 @@ fn established(port: u16) -> usize {
 #[tokio::test]
 async fn a_wait_for_a_connection_has_a_limit() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let backend = open(&format!("{}?connections=1&timeout=1s", server.url())).await;
+    open(&server.url()).await;
+    let backend = open(&format!("{}?connections=1&timeout=2s", server.url())).await;
     server.stop().unwrap();
     let mut asked = tokio::task::JoinSet::new();
     for n in 0..6 {

@@ -64,7 +64,7 @@ async fn user_without_create_rights_locks_rows_in_the_printed_schema() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_simultaneous_clients_create_one_table() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    let url = format!("{}?table=jobs&connections=2", server.url());
+    let url = format!("{}?table=jobs&connections=2&timeout=60s", server.url());
     let tasks: Vec<_> = (0..20)
         .map(|_| {
             let url = url.clone();

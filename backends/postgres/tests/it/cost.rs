@@ -120,7 +120,7 @@ async fn simultaneous_requests_of_tasks_share_commits() {
 async fn ten_thousand_renewals_are_a_hundred_statements_at_most() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
-    let claims: Vec<_> = (0..10_000).map(|n| claim(&format!("job/{n}"), LONG)).collect();
+    let claims: Vec<_> = (0..10_000).map(|n| claim(&format!("job/{n}"), LONG * 20)).collect();
     let mut tasks = Vec::new();
     for some in claims.chunks(2_500) {
         let (backend, some) = (backend.clone(), some.to_vec());

@@ -104,7 +104,7 @@ async fn emptied_cells_are_taken_in_the_epoch_of_a_promotion() {
 async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
+    let backend = open(&format!("{}?timeout=10s", server.url_at(proxy.addr()))).await;
     assert_eq!(backend.profile().waiting, WaitMode::Notifies, "a way that keeps sessions may listen");
     let direct = open(&server.url()).await;
 

@@ -19,10 +19,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::Instant;
 
-const METHODS: [&str; 2] = ["method=advisory&silence=1s", "method=for-update&silence=1s&transactions=60"];
+const METHODS: [&str; 2] = ["method=advisory&silence=10s", "method=for-update&silence=10s&transactions=60"];
 /// Far below the time of silence, which would report the loss too, and far above the time that a report
 /// takes.
-const AT_ONCE: Duration = Duration::from_millis(700);
+const AT_ONCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Acquires the claim, and returns the signal of its loss.
@@ -173,7 +173,8 @@ async fn what_another_program_holds_is_not_broken() {
 #[tokio::test]
 async fn release_whose_row_cannot_be_removed_ends_no_other_lock() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    let backend = open(&format!("{}?method=advisory&timeout=500ms", server.url())).await;
+    open(&format!("{}?method=advisory", server.url())).await;
+    let backend = open(&format!("{}?method=advisory&timeout=2s", server.url())).await;
     let stays = claim("stays", LONG);
     let mut lost = hold_with_signal(&*backend, &stays).await;
     let locker = connect_plainly(&server).await;
@@ -252,7 +253,7 @@ async fn network_partition_loss_is_reported_before_the_next_grant() {
 }
 
 async fn part(server: &PostgresServer, method: &str) {
-    let (silence, options) = (Duration::from_millis(1_500), format!("method={method}&silence=1500ms"));
+    let (silence, options) = (Duration::from_secs(4), format!("method={method}&silence=4s"));
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let here = open(&format!("{}?{options}", server.url_at(proxy.addr()))).await;
     let there = open(&format!("{}?{options}", server.url())).await;
@@ -279,7 +280,7 @@ async fn part(server: &PostgresServer, method: &str) {
 async fn promoted_standby_has_no_locks_and_higher_fences() {
     let Some(primary) = PostgresServer::start_or_skip().await else { return };
     let url = |standby: &PostgresServer| {
-        format!("postgres://postgres@{},{}/postgres?timeout=1s", primary.addr(), standby.addr())
+        format!("postgres://postgres@{},{}/postgres?timeout=10s", primary.addr(), standby.addr())
     };
     let mut highest = Vec::new();
     let mut held = Vec::new();
@@ -322,7 +323,7 @@ async fn cancelled_acquires_leave_no_lock_and_no_connection() {
     let acquires = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |acquires| acquires.parse().unwrap());
     for method in METHODS {
         // A busy machine keeps a session silent for a second, and a session that is silent for too long is lost.
-        let url = format!("{}?{}", server.url(), method.replace("silence=1s", "silence=20s"));
+        let url = format!("{}?{}", server.url(), method.replace("silence=10s", "silence=20s"));
         // An acquire that is dropped in the middle of a request ends its session, so the holder uses
         // another one.
         let (backend, holder) = (open(&url).await, open(&url).await);
@@ -424,15 +425,16 @@ async fn advisory_lock_is_refused_only_where_sessions_are_shared() {
         );
     }
     let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 30).await else { return };
-    let backend = open(&format!("{}?method=advisory&silence=1s", server.url_at(pooler.addr()))).await;
+    let backend = open(&format!("{}?method=advisory&silence=3s", server.url_at(pooler.addr()))).await;
     let held = claim("job", LONG);
     let mut signal = hold_with_signal(&*backend, &held).await;
-    tokio::time::sleep(SILENCE * 5 / 2).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
     assert!(matches!(renew(&*backend, &held).await, Renewal::Alive), "signs of life come through");
     // A pooler that ends is the end of all sessions through it.
     pooler.kill().unwrap();
-    lost_within(&mut signal, AT_ONCE).await;
-    hold(&*open(&format!("{}?method=advisory", server.url())).await, &claim("job", LONG)).await;
+    // Less than the time of silence, and the server frees the lock when it has noticed the end.
+    lost_within(&mut signal, Duration::from_secs(2)).await;
+    take(&*open(&format!("{}?method=advisory", server.url())).await, &claim("job", LONG)).await;
 }
 
 /// Turns among two sessions bring each connection back to its own one where it asks at even distances.
@@ -740,7 +742,7 @@ async fn wait_is_cancelled_over_tls_and_its_connection_is_reused() {
     hold(&*backend, &held).await;
     let sessions = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'";
     let mut seen = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         let patience = Patience::unlimited(clock());
         let (wanted, ends) = (claim("job", LONG), patience.clone());
         let end = async {
@@ -751,8 +753,9 @@ async fn wait_is_cancelled_over_tls_and_its_connection_is_reused() {
         assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
         seen.push(server.sql(sessions).await.unwrap());
     }
+    // The process of the connection by which the client looked at the server may end a moment later.
     assert!(
-        seen.windows(2).all(|two| two[0] == two[1]),
+        seen[1..].windows(2).all(|two| two[0] == two[1]),
         "a wait that was called back cost its connection: {seen:?}"
     );
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
