@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::any::{freed, got, renewed, take};
-use crate::common::{claim_of, no_patience, patience};
+use crate::common::{LIMIT, claim_of, no_patience, patience};
 use leasehold_core::{Effect, Failure, FailureKind, Put, Registers, Resource, Share};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
@@ -80,7 +80,7 @@ async fn allow(server: &RedisServer, rules: &str) {
 async fn each_mode_works_with_its_acl_rules_and_with_no_fewer() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for mode in MODES {
-        let url = format!("redis://jobs:secret@{}?timeout=1s&{mode}", server.addr());
+        let url = format!("redis://jobs:secret@{}?timeout=10s&{mode}", server.addr());
         let rules = RedisConfig::parse(&url).unwrap().acl_rules();
         allow(&server, &rules).await;
         works(&url, shares(mode), true).await.unwrap();
@@ -93,7 +93,7 @@ async fn each_mode_works_with_its_acl_rules_and_with_no_fewer() {
                 tokio::spawn(async move { works(&url, shares(mode), true).await })
             };
             // An error that is not the failure of a call comes from one of the test's assertions.
-            let outcome = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap();
+            let outcome = tokio::time::timeout(LIMIT, running).await.unwrap();
             assert!(!matches!(outcome, Ok(Ok(()))), "{mode}: {right} is not needed");
             if let Ok(Err(failure)) = outcome {
                 assert_eq!(failure.kind, FailureKind::Denied, "{mode} {right}: {failure}");
