@@ -52,7 +52,8 @@ async fn doctor_names_the_missing_rights_of_a_login() {
 
 #[tokio::test]
 async fn each_server_of_a_cluster_is_looked_at() {
-    let Some(cluster) = RedisCluster::start_or_skip().await else { return };
+    let builder = RedisCluster::builder().node_timeout(Duration::from_secs(30));
+    let Some(cluster) = builder.start_or_skip().await else { return };
     let found = diagnose(&cluster.url()).await;
     assert_eq!(severity(&found, "cluster"), Severity::Good, "{found:#?}");
     assert_eq!(severity(&found, "pubsub"), Severity::Good, "{found:#?}");

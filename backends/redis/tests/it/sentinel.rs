@@ -5,10 +5,15 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use leasehold_core::{Backend, Claim, Durability, Failure, FailureKind, Fence, FenceGrade, Renewal, Share};
 use leasehold_redis::{RedisBackend, RedisConfig};
-use leasehold_testkit::{Data, RedisSentinel, RedisServer, Way};
+use leasehold_testkit::{Data, RedisSentinel, RedisSentinelBuilder, RedisServer, Way};
 
 async fn refused(url: &str) -> Failure {
     RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap_err()
+}
+
+/// Sentinels that never fail over by themselves, also where the machine stands still.
+fn lasting() -> RedisSentinelBuilder {
+    RedisSentinel::builder().down_after(Duration::from_secs(60))
 }
 
 async fn open(group: &RedisSentinel) -> RedisBackend {
@@ -50,7 +55,7 @@ fn long(name: &str) -> Claim {
 
 #[tokio::test]
 async fn the_primary_is_found_and_promises_what_it_can() {
-    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let Some(group) = lasting().start_or_skip().await else { return };
     let backend = open(&group).await;
     assert_eq!(
         (backend.profile().fencing, backend.profile().durability),
@@ -182,15 +187,13 @@ async fn a_waiter_is_served_by_the_new_primary() {
     println!("granted {:?} after the release", released.elapsed());
     // A busy machine may need a second election.
     assert!(fence.epoch >= 2, "{fence}");
-    assert!(released.elapsed() < Duration::from_secs(2));
+    // One that nobody wakes looks for safety after 15 seconds at the earliest.
+    assert!(released.elapsed() < Duration::from_secs(10), "{:?}", released.elapsed());
 }
 
 #[tokio::test]
 async fn loss_within_an_epoch_is_reported_and_fences_keep_rising() {
-    let Some(group) = RedisSentinel::builder().down_after(Duration::from_secs(20)).start_or_skip().await
-    else {
-        return;
-    };
+    let Some(group) = lasting().start_or_skip().await else { return };
     let backend = open(&group).await;
     let mut last = Fence::default();
     for fault in ["flush", "restart without data", "evicted"] {
@@ -215,7 +218,7 @@ async fn loss_within_an_epoch_is_reported_and_fences_keep_rising() {
 
 #[tokio::test]
 async fn a_minority_of_sentinels_is_not_believed() {
-    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    let Some(group) = lasting().proxies().start_or_skip().await else { return };
     for number in [1, 2] {
         group.sentinel_proxy(number).unwrap().cut().unwrap();
     }
@@ -231,7 +234,7 @@ async fn a_minority_of_sentinels_is_not_believed() {
 
 #[tokio::test]
 async fn configuration_mistakes_are_reported_with_advice() {
-    let builder = RedisSentinel::builder()
+    let builder = lasting()
         .server(RedisServer::builder().password("of the servers"))
         .sentinel_password("of the sentinels");
     let Some(group) = builder.start_or_skip().await else { return };
