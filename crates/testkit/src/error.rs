@@ -17,6 +17,7 @@ pub struct Error {
 enum Kind {
     Missing,
     PortTaken,
+    Unanswered,
     Failed,
 }
 
@@ -42,8 +43,18 @@ impl Error {
         Self { kind: Kind::PortTaken, text: text.into() }
     }
 
+    /// Returns the error of a question that a server did not answer in time: it may be slow, and the question is
+    /// worth repeating.
+    pub(crate) fn unanswered(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Unanswered, text: text.into() }
+    }
+
     pub(crate) fn failed(text: impl Into<String>) -> Self {
         Self { kind: Kind::Failed, text: text.into() }
+    }
+
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.kind == Kind::Unanswered
     }
 
     pub(crate) fn is_port_taken(&self) -> bool {

@@ -181,6 +181,12 @@ impl Proxy {
         }
     }
 
+    /// Returns how many bytes were dropped since the start, so that a test can see that [`Proxy::blackhole`] took
+    /// place.
+    pub fn dropped_bytes(&self) -> u64 {
+        self.shared.dropped.load(Ordering::SeqCst)
+    }
+
     /// Returns how many replies were lost since the start, so that a test can see that its fault took
     /// place.
     pub fn lost_replies(&self) -> u64 {
@@ -274,6 +280,7 @@ struct Shared {
     to_server: AtomicU64,
     to_client: AtomicU64,
     lost_replies: AtomicU64,
+    dropped: AtomicU64,
 }
 
 impl Shared {
@@ -287,6 +294,7 @@ impl Shared {
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             lost_replies: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
         }
     }
 

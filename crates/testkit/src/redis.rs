@@ -227,7 +227,7 @@ impl RedisServer {
         let asked = tokio::time::timeout(COMMAND_LIMIT, self.admin.ask(&self.socket_path(), &args)).await;
         asked.unwrap_or_else(|_| {
             let text = format!("redis did not answer within {COMMAND_LIMIT:?}; is it stopped?");
-            Err(Error::failed(text))
+            Err(Error::unanswered(text))
         })
     }
 

@@ -166,6 +166,8 @@ impl Talk<'_> {
                 garble(&mut bytes);
             }
             if flow.discards {
+                // After the damage was noted: who sees the count may heal.
+                self.shared.dropped.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                 continue;
             } else if damaged && flow.is_whole() {
                 return Err(io::ErrorKind::ConnectionAborted.into());

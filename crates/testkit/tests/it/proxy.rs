@@ -7,7 +7,7 @@ use leasehold_testkit::{Proxy, RedisServer, Reply, Way};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_millis(150);
 
 /// Answers each read with the same bytes, until the test's runtime ends.
@@ -121,6 +121,8 @@ async fn black_hole_drops_silently_and_heals_by_closing_connections() {
         assert_eq!(ask(&mut client, "b", SILENCE).await, Got::Nothing, "{way:?}");
         let mut new = TcpStream::connect(proxy.addr()).await.unwrap();
         assert_eq!(ask(&mut new, "n", SILENCE).await, Got::Nothing, "{way:?}");
+        // A connection that has lost nothing yet is not closed by the end of the fault.
+        until(|| proxy.dropped_bytes() == 2).await;
         // Towards the server nothing arrived; towards the client the question did.
         assert_eq!(proxy.bytes(Way::ToServer), if way == Way::ToClient { 4 } else { 2 });
         proxy.heal().unwrap();
@@ -180,15 +182,15 @@ async fn a_delay_is_added_in_each_direction_asked_for() {
 #[tokio::test]
 async fn a_delay_does_not_lower_the_throughput() {
     let (proxy, mut client) = proxy_and_client().await;
-    proxy.delay(Way::Both, Duration::from_millis(100));
+    proxy.delay(Way::Both, Duration::from_secs(1));
     let begun = Instant::now();
     for _ in 0..50 {
         client.write_all(b"x").await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tokio::time::timeout(SOON, client.read_exact(&mut [0; 50])).await.unwrap().unwrap();
-    // One after the other, they would take 10 seconds.
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // One after the other, they would take 100 seconds.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -231,6 +231,6 @@ async fn a_start_is_fast_enough_for_a_server_a_test() {
     let Some(_first) = RedisServer::start_or_skip().await else { return };
     let begun = Instant::now();
     let servers = [RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap()];
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     assert_ne!(servers[0].port(), servers[1].port());
 }
