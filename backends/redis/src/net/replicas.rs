@@ -105,7 +105,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn requests_during_a_wait_share_the_next_wait() {
         let barrier = Barrier::new();
         let asked = AtomicU64::new(0);
@@ -129,7 +129,7 @@ mod tests {
         );
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn unsatisfied_caller_asks_again_within_its_own_limit() {
         let barrier = Barrier::new();
         let slow = |left| async move {

@@ -451,8 +451,19 @@ mod tests {
         let before = format!("{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-16383\n");
         assert_eq!(learn(before.clone()), Update::Changed);
         let member = cluster.owner(slot).unwrap();
-        let mut moved_subscription = member.subscriber.subscribe(moved).await.unwrap();
-        let mut other_subscription = member.subscriber.subscribe(stays).await.unwrap();
+        // A subscription that is confirmed late is notified of that. Nothing has come for one that joins afterwards.
+        let listen = async |channel: &'static str| {
+            let _first = member.subscriber.subscribe(channel).await.unwrap();
+            let begun = tokio::time::Instant::now();
+            loop {
+                if let Some(joined) = member.subscriber.join(channel) {
+                    return joined;
+                }
+                assert!(begun.elapsed() < LIMIT, "it is not confirmed");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let (mut moved_subscription, mut other_subscription) = (listen(moved).await, listen(stays).await);
         assert_eq!(learn(before), Update::Unchanged);
         // Another server took the slot over; the old one is known by the same name and epoch as before.
         let after = format!(
