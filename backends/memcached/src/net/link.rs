@@ -144,7 +144,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let (replies, ()) = tokio::join!(link.ask(&looks, LIMIT), serving);
+        let (replies, ()) = tokio::join!(link.ask(&looks, 100 * LIMIT), serving);
         let item = Reply::Item { value: b"hi".to_vec(), number: 1, left: Some(5), mark: Some(1) };
         assert_eq!(replies, Ok(vec![item, Reply::Missing { mark: Some(2) }]));
         assert!(link.is_usable());
