@@ -179,6 +179,8 @@ const SHRINK_STEPS: u32 = 2_000;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
 
     /// A parser with a defect that takes two steps to reach.
@@ -191,8 +193,17 @@ mod tests {
         }
     }
 
+    /// Memory is counted for the process, so these tests run one after the other.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        // Some of what these tests run panics.
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[test]
     fn a_defect_behind_two_kinds_is_found_made_small_and_kept() {
+        let _alone = alone();
         let folder = std::env::temp_dir().join(format!("leasehold-fuzz-{}", std::process::id()));
         let search = || {
             let target = Target::new("broken", folder.to_str().unwrap()).seed("xxxxxxxx");
@@ -210,8 +221,9 @@ mod tests {
 
     #[test]
     fn equal_runs_try_equal_inputs() {
+        let _alone = alone();
         let tried = || {
-            let seen = std::sync::Mutex::new(Vec::new());
+            let seen = Mutex::new(Vec::new());
             Target::new("same", "/nowhere").seed("one two\nthree").cases(50).run(|input| {
                 seen.lock().unwrap().push(input.to_vec());
                 "same"
@@ -223,6 +235,7 @@ mod tests {
 
     #[test]
     fn an_input_that_takes_much_memory_fails() {
+        let _alone = alone();
         let target = Target::new("memory", "/nowhere").cases(0);
         let hungry = || target.run(|_| format!("{}", vec![1_u8; (MEMORY as usize) + (64 << 20)].len()));
         let text = *catch_unwind(AssertUnwindSafe(hungry)).unwrap_err().downcast::<String>().unwrap();
