@@ -247,6 +247,8 @@ const SLOWER: u32 = 2;
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use crate::areas::AREAS;
 
@@ -258,10 +260,9 @@ mod tests {
     fn judge(script: &str, tests: &[&str]) -> Outcome {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        let mut rights = std::fs::metadata(&path).unwrap().permissions();
-        std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
-        std::fs::set_permissions(&path, rights).unwrap();
+        // Another process writes it: what a child of another test has open for writing cannot be started.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(script).status().unwrap().success());
         let programs = [Program { path, folder: folder.path().to_owned(), judge: &AREAS[0].judges[0] }];
         let reaching = BTreeMap::from([(7, tests.iter().map(|name| test(name, 0)).collect())]);
         let judges = Judges {

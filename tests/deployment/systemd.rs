@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::{fs, io};
 
-use leasehold_testkit::require;
+use leasehold_testkit::{require, write_executable};
 
 use crate::{leasehold, packaging, run, unknown_options};
 
@@ -106,14 +106,12 @@ fn start(file: &str, jobs: &Path, url: &str) -> Command {
 
 #[test]
 fn units_start_the_job_of_their_name() {
-    use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file://{}/store", folder.path().display());
     for (file, kind) in [("leasehold-run@.service", "jobs"), ("leasehold-elect@.service", "services")] {
         let job = folder.path().join(kind).join("nightly");
         fs::create_dir(job.parent().unwrap()).unwrap();
-        fs::write(&job, "#!/bin/sh\necho $LEASEHOLD_NAME, fence $LEASEHOLD_FENCE\n").unwrap();
-        fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).unwrap();
+        write_executable(&job, "#!/bin/sh\necho $LEASEHOLD_NAME, fence $LEASEHOLD_FENCE\n").unwrap();
         let printed = crate::succeed(&mut start(file, folder.path(), &url));
         assert!(printed.starts_with("nightly, fence 0"), "{file}: {printed}");
     }
@@ -121,7 +119,6 @@ fn units_start_the_job_of_their_name() {
 
 #[test]
 fn unit_distinguishes_a_taken_lock_from_a_job_that_fails() {
-    use std::os::unix::fs::PermissionsExt;
     let unit = fs::read_to_string(packaging().join("systemd/leasehold-run@.service")).unwrap();
     let successes = unit.lines().find_map(|line| line.strip_prefix("SuccessExitStatus=")).unwrap();
     let is_success = |code: i32| successes.split(' ').any(|success| success == code.to_string());
@@ -134,8 +131,7 @@ fn unit_distinguishes_a_taken_lock_from_a_job_that_fails() {
     let command = start("leasehold-run@.service", folder.path(), &url);
     let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
     let second = format!("LEASEHOLD_OWNER= {} {}", leasehold().display(), words.join(" "));
-    fs::write(&job, format!("#!/bin/sh\n{second}\necho second $?\nexit 75\n")).unwrap();
-    fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).unwrap();
+    write_executable(&job, format!("#!/bin/sh\n{second}\necho second $?\nexit 75\n")).unwrap();
     let output = start("leasehold-run@.service", folder.path(), &url).output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let second: i32 = printed.trim().strip_prefix("second ").unwrap().parse().unwrap();

@@ -511,9 +511,9 @@ not json"#;
         let repeat = "cargo test --manifest-path Cargo.toml --test it".to_owned();
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("it");
-        std::fs::write(&program, format!("#!/bin/sh\n{list}\n")).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&program, mode).unwrap();
+        // Another process writes it: what a child of another test has open for writing cannot be started.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+        assert!(Command::new("sh").args(["-c", write]).arg(&program).arg(list).status().unwrap().success());
         let modules = Suite { repeat, program, ..suite("") }.modules(&|_| {}).unwrap();
         let found: Vec<_> = modules.iter().map(|it| (it.name().unwrap(), it.arguments.join(" "))).collect();
         let wanted = [("alone", "alone"), ("hold", "hold::a hold::deep::c"), ("min_hold", "min_hold::b")];

@@ -3,7 +3,6 @@
 //! It is built by the machine's C compiler when it is needed; without one, the cells of clocks are not run.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,8 +54,7 @@ impl ClockShim {
             quoted(&self.path(LIBRARY)),
             quoted(&program)
         );
-        std::fs::write(&path, script)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+        leasehold_testkit::write_executable(&path, script)?;
         Ok(path)
     }
 

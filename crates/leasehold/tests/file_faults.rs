@@ -198,7 +198,7 @@ async fn two_users_share_a_store_that_was_made_for_it() {
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
         let program = place.path().join("program");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        leasehold_testkit::copy_executable(&std::env::current_exe().unwrap(), &program).unwrap();
         let backend = shared(place.path());
         let held = claim("a", Share::MUTEX);
         let fence = granted(&backend, &held).await;

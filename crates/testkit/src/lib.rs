@@ -82,6 +82,11 @@
 //!
 //! [`peers`] brings and drives programs of other libraries, for tests of what both write on the same server.
 //!
+//! # Programs that a test writes
+//!
+//! [`write_executable`] and [`copy_executable`] make programs that can be started while other threads of the test start
+//! processes.
+//!
 //! # When a test fails
 //!
 //! A server that is dropped by a panic leaves its [`Directory`] behind, prints where it is, and the last 30
@@ -102,6 +107,7 @@ mod chosen;
 mod directory;
 mod error;
 mod etcd;
+mod executable;
 mod mariadb;
 mod memcached;
 pub mod peers;
@@ -120,6 +126,7 @@ pub use certificates::{Certificates, Identity};
 pub use directory::Directory;
 pub use error::Error;
 pub use etcd::{EtcdBuilder, EtcdCluster};
+pub use executable::{copy_executable, write_executable};
 pub use mariadb::{GaleraCluster, MariaDbBuilder, MariaDbServer};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;

@@ -72,9 +72,7 @@ fn command_that_cannot_start_is_refused_before_acquisition() {
 fn command_that_fails_to_start_releases_the_lock() {
     let sandbox = Sandbox::new();
     for (content, code) in [("#!/no/such/interpreter\n", 127), ("\u{7f}ELF nonsense", 126)] {
-        let file = sandbox.path("broken");
-        std::fs::write(&file, content).unwrap();
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        let file = sandbox.program("broken", content);
         sandbox.end(&["run", "job", "--", file.to_str().unwrap()]).expect(code);
         assert_eq!(sandbox.show("job")["state"], "free");
     }
@@ -84,9 +82,7 @@ fn command_that_fails_to_start_releases_the_lock() {
 #[test]
 fn script_that_names_no_interpreter_is_run_by_the_shell() {
     let sandbox = Sandbox::new();
-    let script = sandbox.path("script");
-    std::fs::write(&script, "echo $# $2 of $0 under $LEASEHOLD_NAME; exit 5\n").unwrap();
-    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = sandbox.program("script", "echo $# $2 of $0 under $LEASEHOLD_NAME; exit 5\n");
     let name = script.to_str().unwrap();
     for launch in [&[][..], &["--same-group"], &["--wait-group"], &["--exec"]] {
         let ended = sandbox.end(&[&["run", "job"], launch, &["--", name, "a", "b c"]].concat()).expect(5);
@@ -94,7 +90,7 @@ fn script_that_names_no_interpreter_is_run_by_the_shell() {
     }
     // An empty one does nothing, and the shell gets nothing that is not text.
     for (content, code) in [(&b""[..], 0), (b"echo in\0\n", 126)] {
-        std::fs::write(&script, content).unwrap();
+        sandbox.program("script", content);
         assert_eq!(sandbox.end(&["run", "job", "--", name]).expect(code).out, "");
     }
 }

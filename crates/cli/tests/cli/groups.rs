@@ -37,8 +37,7 @@ fn killed_leasehold_in_the_same_group_ends_its_command_only() {
 #[test]
 fn leasehold_that_is_killed_while_the_command_begins_ends_it_in_the_same_group_too() {
     let sandbox = Sandbox::new();
-    let program = sandbox.path("program");
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    let program = sandbox.copy("/bin/sleep", "program");
     let Some(gate) = Gate::before_or_skip(&program) else { return };
     let command = ["run", "--same-group", "job", "--", "./program", "1000"];
     let running = Started::new(sandbox.leasehold(&command));
@@ -63,8 +62,7 @@ fn leasehold_that_is_killed_while_the_command_begins_ends_it_in_the_same_group_t
 fn leasehold_that_is_killed_before_the_warden_knows_the_command_has_not_begun_it() {
     let sandbox = Sandbox::new();
     // Another file than that of the other tests, which would have to wait at the gate, too.
-    let program = sandbox.path("program");
-    std::fs::copy(BINARY, &program).unwrap();
+    let program = sandbox.copy(BINARY, "program");
     let Some(gate) = Gate::before_or_skip(&program) else { return };
     let running = Started::new(sandbox.sh("exec ./program run --same-group job -- echo began"));
     for _leasehold_and_warden in 0..2 {
@@ -81,11 +79,9 @@ fn leasehold_that_is_killed_before_the_warden_knows_the_command_has_not_begun_it
 #[test]
 fn command_that_cannot_begin_in_the_same_group_is_reported_like_any_other() {
     let sandbox = Sandbox::new();
-    let script = sandbox.path("script");
     let status = "leasehold run --same-group --status-fd 7 job -- ./script 7>status";
     for (interpreter, code) in [("/no/such/interpreter", 127), ("/etc/passwd", 126)] {
-        std::fs::write(&script, format!("#!{interpreter}\n")).unwrap();
-        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        sandbox.program("script", format!("#!{interpreter}\n"));
         let own_group = sandbox.end(&["run", "job", "--", "./script"]).expect(code);
         let ended = Started::new(sandbox.sh(status)).end().expect(code);
         assert_eq!(ended.err, own_group.err);
@@ -194,9 +190,7 @@ fn exec_has_default_signals_and_nested_runs() {
 #[test]
 fn exec_that_fails_releases_the_lock() {
     let sandbox = Sandbox::new();
-    let script = sandbox.path("script");
-    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = sandbox.program("script", "#!/no/such/interpreter\n");
     let script = script.to_str().unwrap();
     sandbox.end(&["run", "--exec", "job", "--", script]).expect(127);
     assert_eq!(sandbox.show("job")["state"], "free");

@@ -29,8 +29,7 @@ fn command_does_not_begin_under_a_lock_that_is_lost_already() {
     let sandbox = Sandbox::new();
     for (policy, code, out) in [("term", 76, ""), ("ignore", 0, "began\n")] {
         // Another file than that of the other tests, which would have to wait at the gate, too.
-        let program = sandbox.path(policy);
-        std::fs::copy(BINARY, &program).unwrap();
+        let program = sandbox.copy(BINARY, policy);
         let Some(gate) = Gate::before_or_skip(&program) else { return };
         // A signal that is ignored from the start does not end the command.
         let script = format!(

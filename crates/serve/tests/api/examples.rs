@@ -100,9 +100,7 @@ impl Shell {
             std::fs::create_dir(&programs).unwrap();
             let path = std::env::var("PATH").unwrap();
             let text = format!("#!/bin/sh\n{text}\nPATH='{path}' exec curl \"$@\"\n");
-            std::fs::write(programs.join("curl"), text).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            std::fs::set_permissions(programs.join("curl"), mode).unwrap();
+            leasehold_testkit::write_executable(&programs.join("curl"), text).unwrap();
             command.env("PATH", format!("{}:{path}", programs.display()));
         }
         let mut child = command.spawn().unwrap();

@@ -47,6 +47,20 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
+    /// Writes a program into the directory.
+    pub(crate) fn program(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        leasehold_testkit::write_executable(&path, content).unwrap();
+        path
+    }
+
+    /// Copies a program into the directory.
+    pub(crate) fn copy(&self, program: &str, name: &str) -> PathBuf {
+        let path = self.path(name);
+        leasehold_testkit::copy_executable(Path::new(program), &path).unwrap();
+        path
+    }
+
     /// The binary with an environment that holds nothing of this machine's user, and the store in
     /// `LEASEHOLD_URL`.
     pub(crate) fn leasehold(&self, args: &[&str]) -> Command {
