@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -43,11 +43,17 @@ async fn stopped_holders_lose_no_update() {
     let waking = std::thread::spawn({
         let is_over = is_over.clone();
         move || {
-            // Far longer than the ttl, so that a holder that stops itself is no holder any more when it continues.
+            let mut stopped: Vec<Option<Instant>> = vec![None; pids.len()];
             while !is_over.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(1200));
-                for pid in &pids {
-                    let _ = kill_process(*pid, Signal::CONT);
+                std::thread::sleep(Duration::from_millis(20));
+                for (pid, since) in pids.iter().zip(&mut stopped) {
+                    let began = *since.get_or_insert_with(Instant::now);
+                    if !is_stopped(*pid) {
+                        *since = None;
+                    } else if began.elapsed() >= STOP {
+                        let _ = kill_process(*pid, Signal::CONT);
+                        *since = None;
+                    }
                 }
             }
         }
@@ -80,5 +86,13 @@ async fn stopped_holders_lose_no_update() {
     assert!(refused > 0, "no stopped holder tried to write");
 }
 
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+/// The time for which a holder that stops itself stays stopped: far longer than the ttl, so that it has lost the
+/// lock when it continues.
+const STOP: Duration = Duration::from_millis(1200);
 const WORKERS: u32 = 4;
 const ROUNDS: u32 = 10;
