@@ -146,9 +146,9 @@ async fn client_without_a_sign_of_life_loses_its_lock_after_its_ttl() {
 async fn heartbeats_keep_a_lock_for_longer_than_its_ttl() {
     let served = Served::start().await;
     let one = id();
-    served.put(&one, "0", json!({ "name": "a", "ttl": "3s" })).await.ok();
+    served.put(&one, "0", json!({ "name": "a", "ttl": "6s" })).await.ok();
     let began = std::time::Instant::now();
-    while began.elapsed() < Duration::from_secs(5) {
+    while began.elapsed() < Duration::from_secs(8) {
         served.renew(&one).await.ok();
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

@@ -72,10 +72,10 @@ async fn slow_value_does_not_end_a_leader_that_has_only_a_stream() {
     let client = open().over(fault.clone()).unwrap();
     let served = Served::between(client, open().over(memory).unwrap(), |_| {}).await;
     let one = id();
-    let body = json!({ "name": "proxy", "mode": "leader", "value": "a:1", "ttl": "3s" });
+    let body = json!({ "name": "proxy", "mode": "leader", "value": "a:1", "ttl": "5s" });
     let mut stream = served.stream(&one, "0", body).await;
     stream.until("granted").await;
-    fault.set(Verb::Contend, Mode::LateReply(Duration::from_millis(2_500)));
+    fault.set(Verb::Contend, Mode::LateReply(Duration::from_secs(3)));
     let value = served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "a:2" }));
     let mut shown = std::pin::pin!(value.send());
     let mut signs = 0;
@@ -89,7 +89,7 @@ async fn slow_value_does_not_end_a_leader_that_has_only_a_stream() {
         }
     };
     reply.ok();
-    assert!(signs > 0, "no sign of life in 2.5 s");
+    assert!(signs > 0, "no sign of life in 3 s");
     for _ in 0..4 {
         assert_eq!(stream.event().await.expect("it is held")["event"], "valid");
     }

@@ -113,7 +113,7 @@ async fn killed_store_makes_locks_suspect_and_then_lost() {
     let folder = tempfile::tempdir().unwrap();
     let server = ServerProcess::start(&redis.url(), folder.path());
     let one = id();
-    let mut stream = server.stream(&one, "0", &json!({ "name": "a", "ttl": "3s" })).await;
+    let mut stream = server.stream(&one, "0", &json!({ "name": "a", "ttl": "8s" })).await;
     stream.until("granted").await;
     redis.kill().unwrap();
     stream.until("suspect").await;

@@ -28,16 +28,16 @@ async fn stream_reports_wait_grant_and_release() {
 async fn open_stream_keeps_the_lock_and_names_its_validity() {
     let served = Served::start().await;
     let one = id();
-    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "3s" })).await;
+    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "8s" })).await;
     let granted = stream.until("granted").await;
     let mut last = granted["valid_ms"].as_u64().unwrap();
-    for _ in 0..6 {
+    for _ in 0..4 {
         let next = stream.until("valid").await["valid_ms"].as_u64().unwrap();
         // Without a renewal in between, the drift of the clocks takes a little off.
-        assert!(next + 150 > last, "it counts from when the stream was requested: {next} after {last}");
+        assert!(next + 400 > last, "it counts from when the stream was requested: {next} after {last}");
         last = next;
     }
-    assert!(last > 5_700, "six events are two ttls: {last}");
+    assert!(last > 10_000, "four events are more than a ttl: {last}");
     assert_eq!(served.holders("a").await, 1);
 }
 
@@ -95,7 +95,7 @@ async fn loss_is_reported_before_another_client_is_granted_the_lock() {
 async fn broken_claim_is_reported_as_lost() {
     let served = Served::start().await;
     let one = id();
-    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "6s" })).await;
+    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "10s" })).await;
     stream.until("granted").await;
     let holder = served.store.inspect("a").await.unwrap().holders.remove(0);
     served.store.break_claim("a", &holder).await.unwrap();
