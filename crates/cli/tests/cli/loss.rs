@@ -15,11 +15,8 @@ const STUBBORN: &str = "trap '' TERM; echo $$; echo ready; while :; do sleep 0.1
 #[test]
 fn end_of_max_hold_terminates_the_command_and_exits_76() {
     let sandbox = Sandbox::new();
-    let ended = sandbox
-        .run(&["--max-hold", "300ms", "job"], ON_TERM)
-        .expect(76)
-        .says("job was lost")
-        .says("max_hold");
+    let ended =
+        sandbox.run(&["--max-hold", "5s", "job"], ON_TERM).expect(76).says("job was lost").says("max_hold");
     assert_eq!(ended.out, "ready\nterminated\n");
     assert_eq!(sandbox.show("job")["state"], "free");
 }
@@ -50,9 +47,11 @@ fn command_does_not_begin_under_a_lock_that_is_lost_already() {
 #[test]
 fn command_is_killed_only_after_its_grace_period() {
     let sandbox = Sandbox::new();
-    let began = Instant::now();
-    let running = sandbox.start(&["--max-hold", "300ms", "--grace", "700ms", "job"], STUBBORN);
+    let running = sandbox.start(&["--grace", "1s", "job"], STUBBORN);
     let pid = number(&running.line_with(""));
+    running.line_with("ready");
+    let began = Instant::now();
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
     running.end().expect(76).says("grace");
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
     wait_until_gone(pid);
@@ -61,8 +60,10 @@ fn command_is_killed_only_after_its_grace_period() {
 #[test]
 fn on_lost_kill_does_not_ask() {
     let sandbox = Sandbox::new();
-    let ended =
-        sandbox.run(&["--max-hold", "300ms", "--on-lost", "kill", "job"], ON_TERM).expect(76).says("killed");
+    let running = sandbox.start(&["--on-lost", "kill", "job"], ON_TERM);
+    running.line_with("ready");
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
+    let ended = running.end().expect(76).says("killed");
     assert_eq!(ended.out, "ready\n");
 }
 
@@ -92,8 +93,9 @@ fn orphans_of_a_lost_command_are_killed() {
     let sandbox = Sandbox::new();
     let script =
         "(trap '' TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.1; done) & sleep 0.1; wait";
-    let running = sandbox.start(&["--max-hold", "700ms", "job"], script);
+    let running = sandbox.start(&["job"], script);
     let left = number(&running.line_with(""));
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
     running.end().expect(76);
     wait_until_gone(left);
 }
