@@ -154,7 +154,7 @@ fn loss_sends_the_shell_a_signal_and_release_says_76() {
 fn killed_keeper_is_a_loss_and_on_files_the_shell_ends_first() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
-        let running = script(&sandbox, &format!("{BEGIN}; echo held; while :; do echo mark; done >>marks"));
+        let running = script(&sandbox, &format!("{BEGIN}; : >marks; echo held; while :; do echo mark; done >>marks"));
         running.line_with("held");
         let test = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
         let waiter = sandbox.start(&["--ttl", "2s", "job"], test);

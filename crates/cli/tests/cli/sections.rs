@@ -78,7 +78,7 @@ fn killed_keeper_ends_a_nested_run_before_the_lock_is_free() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
         // The shell ends at once, and the command of the nested run takes its time.
-        let inner = "trap \"\" TERM; echo inside; while :; do echo mark; done >>marks";
+        let inner = "trap \"\" TERM; : >marks; echo inside; while :; do echo mark; done >>marks";
         let running = script(
             &sandbox,
             &format!("{BEGIN}; leasehold run --grace 200ms job -- sh -c '{inner}' & wait; echo over"),

@@ -82,7 +82,7 @@ fn killed_with_several_locks_frees_all_after_the_command() {
     let sandbox = Sandbox::new();
     let holder = sandbox.start(
         &["--also", "b", "--also", "c", "a"],
-        "trap '' TERM; echo ready; while :; do echo mark; done >>marks",
+        "trap '' TERM; : >marks; echo ready; while :; do echo mark; done >>marks",
     );
     holder.line_with("ready");
     let script = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
