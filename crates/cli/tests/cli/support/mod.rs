@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::{RedisBuilder, RedisServer};
@@ -17,6 +17,9 @@ use tempfile::TempDir;
 
 /// The longest that anything here is waited for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest that the output of a process that has ended is waited for: the thread that reads it may be late.
+const UNTIL_CLOSED: Duration = Duration::from_secs(20);
 
 /// A place for one test: a directory, with a file store in it.
 pub(crate) struct Sandbox {
@@ -283,11 +286,18 @@ impl Lines {
         self.seen.borrow().clone()
     }
 
-    /// Returns everything until no process holds the stream open; waits only briefly if a process that was
+    /// Returns everything until no process holds the stream open; waits only for a while if a process that was
     /// left behind does.
     fn rest_until_closed(&self) -> String {
-        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
-            self.seen.borrow_mut().push_str(&line);
+        loop {
+            match self.lines.recv_timeout(UNTIL_CLOSED) {
+                Ok(line) => self.seen.borrow_mut().push_str(&line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    println!("a process that was left behind keeps the output open");
+                    break;
+                }
+            }
         }
         self.seen.borrow().clone()
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use super::{LIMIT, Sandbox};
+use super::{LIMIT, Sandbox, UNTIL_CLOSED};
 
 /// A process that leads a session on a terminal of its own.
 pub(crate) struct Pty {
@@ -125,8 +125,16 @@ impl Pty {
             assert!(began.elapsed() < LIMIT, "it does not end: {:?}", self.seen);
             std::thread::sleep(std::time::Duration::from_millis(5));
         };
-        while let Ok(bytes) = self.screen.recv_timeout(std::time::Duration::from_millis(500)) {
-            self.seen.push_str(&String::from_utf8_lossy(&bytes));
+        // The end of the leader hangs up the terminal, so the thread that reads it ends, sooner or later.
+        loop {
+            match self.screen.recv_timeout(UNTIL_CLOSED) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    println!("a process that was left behind keeps the terminal open");
+                    break;
+                }
+            }
         }
         (status, std::mem::take(&mut self.seen))
     }
