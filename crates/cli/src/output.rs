@@ -11,3 +11,4 @@ pub(crate) mod status;
 pub(crate) mod stderr;
 pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod writing;

@@ -10,15 +10,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
 use leasehold::{Fence, FenceGrade, Resource};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Problem};
 use crate::output::text::{now, visible};
+use crate::output::writing::Writing;
 use crate::system::rendezvous::draw;
 use crate::system::service_manager::ServiceManager;
 
@@ -71,7 +72,7 @@ pub(crate) struct Sinks {
 #[derive(Debug)]
 pub(crate) struct Status {
     name: Resource,
-    senders: Vec<SyncSender<Message>>,
+    senders: Vec<(SyncSender<Message>, Writing)>,
 }
 
 #[derive(Debug)]
@@ -93,12 +94,13 @@ impl Status {
         let mut senders = Vec::new();
         for place in [file, stream, manager].into_iter().flatten() {
             let (sender, receiver) = sync_channel(BACKLOG);
-            let writer = Writer { name: name.clone(), place };
+            let writing = Writing::default();
+            let writer = Writer { name: name.clone(), place, writing: writing.clone() };
             writer.begin()?;
             let started =
                 std::thread::Builder::new().name("status".to_owned()).spawn(move || writer.run(&receiver));
             started.map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start: {error}")))?;
-            senders.push(sender);
+            senders.push((sender, writing));
         }
         Ok(Status { name: name.clone(), senders })
     }
@@ -106,24 +108,22 @@ impl Status {
     /// Reports a change. It does not wait.
     pub(crate) fn report(&self, event: &Event) {
         tracing::trace!(name = visible(self.name.as_str()), ?event, "the state has changed");
-        for sender in &self.senders {
+        for (sender, _) in &self.senders {
             drop(sender.try_send(Message::Event(now(), event.clone())));
         }
     }
 
-    /// Waits until everything is written, up to a limit for all.
+    /// Waits until everything is written, but for places that take no output.
     pub(crate) async fn flush(&self) {
-        let all = async {
-            for sender in &self.senders {
-                let (done, flushed) = oneshot::channel();
-                if sender.try_send(Message::Flush(done)).is_ok() {
-                    drop(flushed.await);
-                }
+        let mut flushes = JoinSet::new();
+        for (sender, writing) in &self.senders {
+            let (done, flushed) = oneshot::channel();
+            if sender.try_send(Message::Flush(done)).is_ok() {
+                let writing = writing.clone();
+                flushes.spawn(async move { writing.flushed(flushed).await });
             }
-        };
-        if !self.senders.is_empty() {
-            drop(tokio::time::timeout(FLUSH_LIMIT, all).await);
         }
+        flushes.join_all().await;
     }
 }
 
@@ -150,6 +150,7 @@ struct Line<'a> {
 struct Writer {
     name: Resource,
     place: Place,
+    writing: Writing,
 }
 
 #[derive(Debug)]
@@ -162,9 +163,10 @@ enum Place {
 
 impl Writer {
     fn run(mut self, receiver: &Receiver<Message>) {
+        let writing = self.writing.clone();
         while let Ok(message) = receiver.recv() {
             match message {
-                Message::Event(at, event) => self.write(at, &event),
+                Message::Event(at, event) => writing.during(|| self.write(at, &event)),
                 Message::Flush(done) => drop(done.send(())),
             }
         }
@@ -301,7 +303,6 @@ fn target(path: &Path) -> io::Result<PathBuf> {
 const BACKLOG: usize = 512;
 /// The number of links that the kernel follows.
 const MOST_LINKS: u32 = 40;
-const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

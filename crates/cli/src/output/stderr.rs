@@ -7,19 +7,20 @@
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
 use rustix::termios::tcgetwinsize;
 use tokio::sync::oneshot;
 
 use crate::output::redact::redacted;
 use crate::output::text::{clipped, visible};
+use crate::output::writing::Writing;
 use crate::system::terminal::without_ttou;
 
 /// A handle to the thread that writes the messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Stderr {
     sender: SyncSender<Message>,
+    writing: Writing,
 }
 
 #[derive(Debug)]
@@ -46,10 +47,12 @@ impl Stderr {
             return Ok(running);
         }
         let (sender, receiver) = sync_channel(BACKLOG);
-        std::thread::Builder::new()
-            .name("voice".to_owned())
-            .spawn(move || without_ttou(|| write_messages(&receiver)))?;
-        Ok(SHARED.get_or_init(|| Stderr { sender }).clone())
+        let writing = Writing::default();
+        std::thread::Builder::new().name("voice".to_owned()).spawn({
+            let writing = writing.clone();
+            move || without_ttou(|| write_messages(&receiver, &writing))
+        })?;
+        Ok(SHARED.get_or_init(|| Stderr { sender, writing }).clone())
     }
 
     /// Returns the handle, if the thread was started.
@@ -84,12 +87,11 @@ impl Stderr {
         drop(self.sender.try_send(Message::Resume));
     }
 
-    /// Waits until everything is written, up to a limit: a terminal that takes no output must not block
-    /// this process without end.
+    /// Waits until everything is written, unless the terminal takes no output.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
         if self.sender.try_send(Message::Flush(done)).is_ok() {
-            drop(tokio::time::timeout(FLUSH_LIMIT, flushed).await);
+            self.writing.flushed(flushed).await;
         }
     }
 }
@@ -99,42 +101,45 @@ pub(crate) fn complain(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{}", prefixed(&redacted(text))));
 }
 
-fn write_messages(receiver: &Receiver<Message>) {
+fn write_messages(receiver: &Receiver<Message>, writing: &Writing) {
     let mut stderr = std::io::stderr();
     let mut is_shown = false;
     let mut kept: Option<Vec<String>> = None;
     while let Ok(message) = receiver.recv() {
         let clear = if is_shown { CLEAR_LINE } else { "" };
-        let written = match message {
-            Message::Line(text) if kept.is_some() => {
-                if let Some(lines) = kept.as_mut().filter(|lines| lines.len() < MOST_KEPT) {
-                    lines.push(text);
+        let written = writing.during(|| {
+            let written = match message {
+                Message::Line(text) if kept.is_some() => {
+                    if let Some(lines) = kept.as_mut().filter(|lines| lines.len() < MOST_KEPT) {
+                        lines.push(text);
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-            Message::Keep => {
-                kept = Some(Vec::new());
-                Ok(())
-            }
-            Message::Resume => {
-                let lines = kept.take().unwrap_or_default();
-                lines.iter().try_for_each(|text| writeln!(stderr, "{}", prefixed(text)))
-            }
-            Message::Line(text) => {
-                is_shown = false;
-                writeln!(stderr, "{clear}{}", prefixed(&text))
-            }
-            Message::Status(text) => {
-                is_shown = !text.is_empty();
-                write!(stderr, "{clear}{}", clipped(&text, width()))
-            }
-            Message::Flush(done) => {
-                let _ = done.send(());
-                Ok(())
-            }
-        };
+                Message::Keep => {
+                    kept = Some(Vec::new());
+                    Ok(())
+                }
+                Message::Resume => {
+                    let lines = kept.take().unwrap_or_default();
+                    lines.iter().try_for_each(|text| writeln!(stderr, "{}", prefixed(text)))
+                }
+                Message::Line(text) => {
+                    is_shown = false;
+                    writeln!(stderr, "{clear}{}", prefixed(&text))
+                }
+                Message::Status(text) => {
+                    is_shown = !text.is_empty();
+                    write!(stderr, "{clear}{}", clipped(&text, width()))
+                }
+                Message::Flush(done) => {
+                    let _ = done.send(());
+                    Ok(())
+                }
+            };
+            written.and_then(|()| stderr.flush())
+        });
         // Without stderr, this cannot be reported anywhere.
-        drop(written.and_then(|()| stderr.flush()));
+        drop(written);
     }
 }
 
@@ -158,4 +163,3 @@ const CLEAR_LINE: &str = "\r\x1b[K";
 const BACKLOG: usize = 512;
 /// The number of lines that are kept while a view has the terminal.
 const MOST_KEPT: usize = 100;
-const FLUSH_LIMIT: Duration = Duration::from_secs(1);
