@@ -159,9 +159,9 @@ fn a_hook_that_hangs_is_ended_after_the_time_of_a_lease() {
     let sandbox = Sandbox::new();
     let hook = "echo down $$; exec sleep 1000";
     let candidate =
-        elect(&sandbox, &["boss", "--ttl", "300ms", "--on-demoted", hook, "--", "sh", "-c", "exit 3"]);
+        elect(&sandbox, &["boss", "--ttl", "3s", "--on-demoted", hook, "--", "sh", "-c", "exit 3"]);
     let pid = crate::support::number(&candidate.line_with("down"));
-    candidate.complaint_with("took longer than 300ms");
+    candidate.complaint_with("took longer than 3s");
     crate::support::wait_until_gone(pid);
     assert_eq!(candidate.end().code(), 3);
 }

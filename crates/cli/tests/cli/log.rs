@@ -52,7 +52,7 @@ fn log_level_that_is_not_utf8_is_refused() {
 #[test]
 fn failed_renewal_and_its_recovery_are_reported() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let sandbox = Sandbox::on(&format!("{}?timeout=200ms", redis.server.url()));
+    let sandbox = Sandbox::on(&format!("{}?timeout=2s", redis.server.url()));
     let holder = sandbox.hold(&["--ttl", "20s", "job"]);
     redis.server.stop().unwrap();
     holder.complaint_with("job could not be renewed, and is lost in ");
