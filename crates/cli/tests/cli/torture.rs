@@ -7,11 +7,14 @@ use serde_json::Value;
 
 use crate::support::{Ended, Sandbox, Started, eventually};
 
-/// A run that is short, and long enough for pauses and kills.
-fn torture(sandbox: &Sandbox, more: &[&str]) -> Ended {
-    let args =
-        [&["torture", "--duration", "8s", "--ttl", "1s", "--processes", "3", "--seed", "11", "--json"], more];
-    sandbox.end(&args.concat())
+/// A run that is short, and long enough for pauses and kills. On files no lease ends.
+const ON_FILES: [&str; 6] = ["--duration", "8s", "--ttl", "1s", "--seed", "11"];
+/// The same on a server: leases that outlast a worker that waits for a core. By this seed all faults are soon over: two
+/// kills, a pause that is longer than the lease, and a short one.
+const ON_A_SERVER: [&str; 6] = ["--duration", "14s", "--ttl", "3s", "--seed", "2448"];
+
+fn torture(sandbox: &Sandbox, times: &[&str], more: &[&str]) -> Ended {
+    sandbox.end(&[&["torture", "--processes", "3", "--json"], times, more].concat())
 }
 
 fn report(ended: &Ended) -> Value {
@@ -33,7 +36,7 @@ fn is_clean(ended: &Ended) {
 fn files_are_kept() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("report");
-    let ended = torture(&sandbox, &["--report", folder.to_str().unwrap()]);
+    let ended = torture(&sandbox, &ON_FILES, &["--report", folder.to_str().unwrap()]);
     let shown = report(&ended);
     // Files have no leases: a paused holder keeps its lock.
     assert_eq!((ended.code(), shown["judgement"].as_str()), (0, Some("kept")), "{shown:#}");
@@ -47,7 +50,7 @@ fn files_are_kept() {
     let text = std::fs::read_to_string(folder.join("report.txt")).unwrap();
     assert!(text.starts_with("kept: "), "the judgement comes first: {text}");
     // A second run does not write over the report of the first.
-    let again = torture(&sandbox, &["--report", folder.to_str().unwrap()]).expect(64);
+    let again = torture(&sandbox, &ON_FILES, &["--report", folder.to_str().unwrap()]).expect(64);
     assert!(again.err.contains("another directory"), "{}", again.err);
     // Eight seconds are less than a lock has to recover, and nothing was lost on files.
     let states = text.lines().filter(|line| line.starts_with("  unjudged")).collect::<Vec<_>>().join("\n");
@@ -76,7 +79,7 @@ fn a_report_is_written_over_nothing_and_through_no_link() {
 async fn redis_is_kept_and_nothing_is_left() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let sandbox = Sandbox::on(&server.url());
-    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &[])).await.unwrap();
+    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &ON_A_SERVER, &[])).await.unwrap();
     is_clean(&ended);
     let keys = server.command(&["KEYS", "*torture*"]).await.unwrap();
     assert_eq!(format!("{keys:?}"), format!("{:?}", leasehold_testkit::Reply::Many(Vec::new())));
@@ -86,7 +89,7 @@ async fn redis_is_kept_and_nothing_is_left() {
 async fn postgres_is_kept() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let sandbox = Sandbox::on(&server.url());
-    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &[])).await.unwrap();
+    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &ON_A_SERVER, &[])).await.unwrap();
     is_clean(&ended);
 }
 
@@ -95,7 +98,8 @@ async fn wiped_store_is_found_and_the_register_stays_right() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let sandbox = Sandbox::on(&server.url());
     let running = tokio::task::spawn_blocking(move || {
-        torture(&sandbox, &["--rate", "2000", "--locks", "1", "--faults", "none"])
+        let times = ["--duration", "8s", "--ttl", "3s"];
+        torture(&sandbox, &times, &["--rate", "2000", "--locks", "1", "--faults", "none"])
     });
     while !running.is_finished() {
         let _ = server.command(&["FLUSHALL"]).await;
