@@ -43,13 +43,13 @@ fn break_after_a_time_asks_first() {
     let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
     for sandbox in sandboxes.into_iter().flatten() {
         let script = "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done";
-        let listens = sandbox.start(&["--ttl", "1s", "--on-revoke", "usr1", "--note", "ben", "job"], script);
+        let listens = sandbox.start(&["--ttl", "5s", "--on-revoke", "usr1", "--note", "ben", "job"], script);
         listens.line_with("ready");
         let ended = sandbox.end(&["break", "--yes", "--after", "50s", "job"]).expect(0);
         assert!(ended.out.contains("job: released: ben") && !ended.out.contains("broken"), "{ended:?}");
         listens.end().expect(5).says("taken away in 50s");
-        let deaf = sandbox.hold(&["--ttl", "1s", "--note", "ann", "job"]);
-        let waits = sandbox.start(&["--ttl", "1s", "--note", "eve", "job"], "echo never");
+        let deaf = sandbox.hold(&["--ttl", "5s", "--note", "ann", "job"]);
+        let waits = sandbox.start(&["--ttl", "5s", "--note", "eve", "job"], "echo never");
         sandbox.wait_for_line("job", 1, 1);
         let json =
             sandbox.end(&["break", "--yes", "--json", "--waiting", "--after", "300ms", "job"]).expect(0).out;

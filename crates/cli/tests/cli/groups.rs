@@ -227,19 +227,26 @@ fn wait_group_holds_the_lock_until_a_daemon_has_ended() {
     let redis = Redis::start_or_skip();
     let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
     for sandbox in sandboxes.into_iter().flatten() {
-        for group in [&[][..], &["--same-group"]] {
-            std::fs::remove_file(sandbox.path("go")).ok();
-            let script = "mkfifo go; (setsid sh -c 'echo daemon $$; read -r _ <go; echo done' &); exit 7";
-            let args = [group, &["--ttl", "1s", "--wait-group", "job"]].concat();
+        let started = [("own", &[][..]), ("same", &["--same-group"][..])].map(|(name, group)| {
+            let script =
+                "(setsid sh -c 'echo daemon; until [ -e go ]; do sleep 0.05; done; echo done' &); exit 7";
+            let args = [group, &["--ttl", "5s", "--wait-group", name]].concat();
             let running = sandbox.start(&args, script);
             running.line_with("daemon");
+            (name, running)
+        });
+        if sandbox.has_leases() {
             // Longer than the ttl: the lock is renewed meanwhile.
-            std::thread::sleep(std::time::Duration::from_millis(1500));
-            sandbox.run(&["--no-wait", "job"], "true").expect(75);
-            std::fs::write(sandbox.path("go"), "\n").unwrap();
+            std::thread::sleep(std::time::Duration::from_secs(6));
+        }
+        for (name, _) in &started {
+            sandbox.run(&["--no-wait", name], "true").expect(75);
+        }
+        std::fs::write(sandbox.path("go"), "").unwrap();
+        for (name, running) in started {
             running.line_with("done");
             running.end().expect(7);
-            sandbox.run(&["--no-wait", "job"], "true").expect(0);
+            sandbox.run(&["--no-wait", name], "true").expect(0);
         }
     }
 }

@@ -144,7 +144,7 @@ fn break_ends_the_holders_and_reports_them_with_the_consequence() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
         sandbox.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
-        let holder = sandbox.start(&["--ttl", "1s", "--note", "ann\u{7}", "job"], "echo ready; sleep 1000");
+        let holder = sandbox.start(&["--ttl", "5s", "--note", "ann\u{7}", "job"], "echo ready; sleep 1000");
         holder.line_with("ready");
         let waiter = sandbox.start(&["job"], "echo in; sleep 0.1");
         sandbox.wait_for_line("job", 1, 1);
@@ -162,7 +162,7 @@ fn break_ends_the_holders_and_reports_them_with_the_consequence() {
 fn break_reports_to_programs_and_rejects_waiters_on_request() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
-        let holder = sandbox.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+        let holder = sandbox.hold(&["--ttl", "5s", "--note", "ann", "job"]);
         let waiter = sandbox.start(&["--note", "ben", "--wait", "1m", "job"], "echo in");
         sandbox.wait_for_line("job", 1, 1);
         let broken = sandbox.end(&["break", "--yes", "--json", "--waiting", "job"]).expect(0);

@@ -85,7 +85,7 @@ fn killed_keeper_ends_a_nested_run_before_the_lock_is_free() {
         );
         running.line_with("inside");
         let test = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
-        let waiter = sandbox.start(&["--ttl", "2s", "job"], test);
+        let waiter = sandbox.start(&["--ttl", "5s", "job"], test);
         sandbox.wait_for_line("job", 1, 1);
         kill_process(Pid::from_raw(keeper_of(&sandbox)).unwrap(), Signal::KILL).unwrap();
         waiter.end().expect(0);
@@ -117,7 +117,8 @@ fn killed_shell_leaves_the_lock_to_the_nested_run() {
         running.signal(Signal::KILL);
         wait_until_gone(running.pid().as_raw_pid());
         // Longer than the ttl: the keeper renews the lock for the run that relies on it.
-        sandbox.run(&["--wait", "3s", "job"], "true").expect(75);
+        let wait = if sandbox.has_leases() { "6s" } else { "1s" };
+        sandbox.run(&["--wait", wait, "job"], "true").expect(75);
         let waiter = sandbox.start(&["job"], "echo in");
         sandbox.wait_for_line("job", 1, 1);
         std::fs::write(sandbox.path("go"), "").unwrap();
@@ -158,7 +159,7 @@ fn release_from_inside_a_nested_run_is_refused() {
 fn claim_that_nobody_keeps_lets_no_run_in() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
-    let begin = BEGIN.replace("--ttl 2s", "--ttl 1h --on-lost usr1");
+    let begin = BEGIN.replace("--ttl 5s", "--ttl 1h --on-lost usr1");
     let running = script(
         &sandbox,
         &format!(
@@ -377,7 +378,7 @@ fn another_user_cannot_delay_the_release() {
 }
 
 /// Begins a section that follows descriptor 9.
-const BEGIN_FD: &str = "lock=$(leasehold acquire --ttl 2s --fd 9 job) || exit; eval \"$lock\" || exit";
+const BEGIN_FD: &str = "lock=$(leasehold acquire --ttl 5s --fd 9 job) || exit; eval \"$lock\" || exit";
 
 #[test]
 fn lock_ends_with_its_descriptor() {
@@ -391,7 +392,9 @@ fn lock_ends_with_its_descriptor() {
             .unwrap();
             let mut running = script(&sandbox, &format!("exec {shell} script"));
             running.line_with("held");
-            sandbox.run(&["--wait", "3s", "job"], "true").expect(75);
+            // Longer than the ttl: it is renewed.
+            let wait = if sandbox.has_leases() { "6s" } else { "1s" };
+            sandbox.run(&["--wait", wait, "job"], "true").expect(75);
             running.type_in("\n");
             running.line_with("closed");
             sandbox.run(&["--wait", "30s", "job"], "true").expect(0);
