@@ -51,6 +51,16 @@ async fn grants(rig: &Rig, more: u64) {
     }
 }
 
+/// Waits until a process has ended, and only what its parent may ask for is left of it.
+async fn ended(process: rustix::process::Pid) {
+    let (begun, stat) = (Instant::now(), format!("/proc/{}/stat", process.as_raw_pid()));
+    let lives = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']));
+    while lives(std::fs::read_to_string(&stat).unwrap_or_default()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it was killed, and runs");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[track_caller]
 fn is_clean(history: &History) {
     history.validate().unwrap();
@@ -155,7 +165,8 @@ async fn a_worker_that_is_killed_from_outside_ends_when_it_ended() {
     grants(&rig, 5).await;
     let process = rustix::process::Pid::from_raw(i32::try_from(rig.process_id(0).unwrap()).unwrap()).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
-    grants(&rig, 30).await;
+    ended(process).await;
+    grants(&rig, 100).await;
     rig.note_fault("later", Edge::Once);
     assert!(rig.pause(0).is_err(), "it is noticed now");
     grants(&rig, 5).await;
