@@ -60,8 +60,8 @@ impl Template {
     /// Captures the renewal of a single lease, and makes it one that extends a lease to `to`.
     pub(crate) async fn of_renewal(server: &RedisServer, to: Duration) -> Outcome<Template> {
         let locks = Client::open(&server.url()).await?;
-        // Short, so that it is soon renewed.
-        let ttl = Duration::from_millis(600);
+        // Short, so that it is soon renewed, and long enough for a busy machine.
+        let ttl = Duration::from_secs(3);
         let guard = locks.mutex(NAME).ttl(ttl).lock().await?;
         // The first renewal teaches the server the script.
         tokio::time::sleep(ttl / 2).await;
@@ -71,7 +71,8 @@ impl Template {
             Ok(())
         });
         let mut renewal = commands.await?.pop().ok_or("nothing was overheard of a renewal")?;
-        guard.release().await?;
+        // The renewal is known, and the lock may have been lost meanwhile.
+        drop(guard.release().await);
         let written = ttl.as_millis().to_string();
         let place = renewal.iter_mut().find(|argument| **argument == written);
         *place.ok_or("the ttl was not found in what was overheard of a renewal")? =
