@@ -36,12 +36,23 @@ pub struct Run {
     pub folder: Option<PathBuf>,
     /// The program of the workers, where it is not this program itself.
     pub program: Option<leasehold_torture::Program>,
+    /// The time that the judgement adds to each bound, because the machine does something else as well; none in a
+    /// campaign, whose page prints the bounds.
+    pub allowance: Duration,
 }
 
 impl Run {
     /// Creates a run of one history of this length.
     pub fn of(seed: u64, length: Duration) -> Run {
-        Run { seed, histories: 1, length, is_dense: false, folder: None, program: None }
+        Run {
+            seed,
+            histories: 1,
+            length,
+            is_dense: false,
+            folder: None,
+            program: None,
+            allowance: Duration::ZERO,
+        }
     }
 }
 

@@ -67,7 +67,7 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     // Another server may be the primary by now, and nothing is hurried any more.
     rig.look_at(world.patient_url());
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
-    let verdict = checker(cell.store).check(&history);
+    let verdict = checker(cell.store, run.allowance).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
     let mut gaps = gaps(&verdict);
     if happened.faults == 0 {
