@@ -306,6 +306,23 @@ impl Waiting {
     pub(crate) fn is_over(&self) -> bool {
         self.task.is_finished()
     }
+
+    /// Returns the grant if there is one already. A wait that failed ends the law with that failure.
+    pub(crate) async fn granted_already(&mut self) -> Checked<Option<Taken>> {
+        if !self.is_over() {
+            return Ok(None);
+        }
+        let taken = (&mut self.task).await??;
+        taken.map(Some).ok_or_else(|| NotKept::broken("a wait ended without a grant"))
+    }
+
+    /// Checks that it still waits.
+    pub(crate) async fn still_waits(&mut self, why: &str) -> Checked {
+        match self.granted_already().await? {
+            None => Ok(()),
+            Some(taken) => Err(NotKept::broken(format!("{why}: {taken:?}"))),
+        }
+    }
 }
 
 /// Runs `future`, which must end within `limit`.

@@ -118,4 +118,5 @@ const GRAIN: Duration = Duration::from_millis(2);
 const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const STALLED: Duration = Duration::from_millis(100);
 const MAX_TRIES: u32 = 3;
-const LIMIT: Duration = Duration::from_secs(120);
+/// Far more than the longest law takes on a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(300);

@@ -29,8 +29,9 @@
 //! | `release ID NAME SHARE TTL` | `freed`, `gone` |
 //! | `inspect NAME` | `seen HOLDERS WAITING` |
 //!
-//! `failed WHY` answers an order that could not be carried out. The program ends when its input does; it
-//! renews nothing by itself and releases nothing at its end.
+//! The program begins with `ready`. `failed WHY` answers an order that could not be carried out, and
+//! replaces `ready` if the store could not be opened. The program ends when its input does; it renews
+//! nothing by itself and releases nothing at its end.
 
 mod driver;
 mod order;
@@ -86,7 +87,13 @@ fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, store: &st
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
-        let backend = open(store).await.map_err(std::io::Error::other)?;
+        let backend = match open(store).await {
+            Ok(backend) => backend,
+            Err(failure) => {
+                print_answer("\n", &failed(&failure.clone().into()))?;
+                return Err(std::io::Error::other(failure));
+            }
+        };
         let mut executor = Executor { client: TestClient { backend, clock }, proofs: HashMap::new() };
         // The test harness leaves an unfinished line behind.
         print_answer("\n", "ready")?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Resource, Share};
 
-use crate::client::{AT_ONCE, HANG, TestClient};
+use crate::client::{AT_ONCE, HANG, TestClient, Waiting};
 use crate::clock::patience_for;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::{self, Random};
@@ -149,12 +149,8 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
             stay.push(trial.claim(&resource, share)?);
             trial.client(1).hold(&stay[stay.len() - 1]).await?;
         }
-        let waiting = trial.client(0).wait(trial.claim(&resource, blocked)?);
-        trial.client(0).wait_until_queued(&resource, 1).await?;
-        ensure!(
-            !waiting.is_over() || trial.clock.now() >= ends_at,
-            "granted beside a holder in another process"
-        );
+        let mut waiting = trial.client(0).wait(trial.claim(&resource, blocked)?);
+        queued_behind(trial, &mut waiting, asked_at).await?;
         taker.kill().await?;
         let killed_at = trial.clock.now();
         let claim = waiting.claim.clone();
@@ -178,6 +174,27 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         trial.client(1).expect_no_claims(&resource, "after the successor's release").await?;
     }
     Ok(())
+}
+
+/// Waits until a claim is queued behind a short one that another process asked for at this time. If the lease
+/// of that one has ended before, nothing is proven.
+async fn queued_behind(trial: &Trial, waiting: &mut Waiting, asked_at: Moment) -> Checked {
+    let resource = waiting.claim.resource.clone();
+    let over = async {
+        while !waiting.is_over() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        queued = trial.client(0).wait_until_queued(&resource, 1) => queued?,
+        () = over => {}
+    }
+    let Some(taken) = waiting.granted_already().await? else { return Ok(()) };
+    let what = format!("granted beside a holder in another process: {taken:?}");
+    if trial.is_session() || taken.at < trial.valid_until(asked_at) {
+        return Err(NotKept::Broken(what));
+    }
+    Err(NotKept::Delayed(format!("{what}, but its lease had ended")))
 }
 
 pub(crate) async fn killed_waiter_does_not_block_the_queue(trial: &Trial) -> Checked {
@@ -275,11 +292,11 @@ pub(crate) async fn kill_at_any_instant_leaves_no_damage(trial: &Trial) -> Check
         let mut taker = Taker::start(&command).await?;
         let end = trial.clock.now().after(Duration::from_micros(random.below(20_000)));
         let mut claim = trial.short(&resource, Share::MUTEX)?;
-        taker.begin_to_take(&claim, trial.ttl()).await?;
+        taker.begin_to_take(&claim, HANG).await?;
         while trial.clock.now() < end {
             // Some calls are awaited, so that the last one before the kill is any of them at any of its
             // steps.
-            let answer = tokio::time::timeout(trial.clock.now().until(end), taker.taken(trial.ttl())).await;
+            let answer = tokio::time::timeout(trial.clock.now().until(end), taker.taken(HANG)).await;
             let Ok(answer) = answer else { break };
             let fence =
                 answer?.ok_or_else(|| NotKept::broken("a process alone on a resource was not granted it"))?;
@@ -289,7 +306,7 @@ pub(crate) async fn kill_at_any_instant_leaves_no_damage(trial: &Trial) -> Check
                 break;
             }
             claim = trial.short(&resource, Share::MUTEX)?;
-            taker.begin_to_take(&claim, trial.ttl()).await?;
+            taker.begin_to_take(&claim, HANG).await?;
         }
         taker.kill().await?;
         let free_at = trial.clock.now().after(if trial.is_session() { Duration::ZERO } else { trial.ttl() });
@@ -343,9 +360,9 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     let theirs = trial.short(&resource, Share::MUTEX)?;
     taker.hold(&theirs).await?;
     taker.stop().await?;
-    let waiting = trial.client(0).wait(trial.claim(&resource, Share::MUTEX)?);
+    let mut waiting = trial.client(0).wait(trial.claim(&resource, Share::MUTEX)?);
     tokio::time::sleep(trial.ttl() * 2).await;
-    ensure!(!waiting.is_over(), "granted while the holder is only stopped");
+    waiting.still_waits("granted while the holder is only stopped").await?;
     trial.client(1).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
     taker.resume()?;
     let answer = taker.renew(&theirs).await?;
@@ -364,9 +381,13 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
 async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Checked<String> {
     let until = trial.clock.now().after(AT_ONCE);
     loop {
-        let answer = taker.renew(claim).await?;
-        if !trial.is_session() || !answer.starts_with("failed") || trial.clock.now() >= until {
-            return Ok(answer);
+        let answer = taker.renew(claim).await;
+        let failed = match &answer {
+            Ok(answer) => answer.starts_with("failed"),
+            Err(why) => matches!(why, NotKept::Late(_)),
+        };
+        if !trial.is_session() || !failed || trial.clock.now() >= until {
+            return answer;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

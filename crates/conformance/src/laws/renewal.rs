@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Moment, Renewal, Share};
+use leasehold_core::{Claim, Moment, Release, Renewal, Share};
 
 use crate::client::AT_ONCE;
 use crate::not_kept::{Checked, NotKept, ensure};
@@ -77,7 +77,7 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
         valid_until = trial.valid_until(asked_at);
         not_before(trial, &other, valid_until).await?;
     }
-    client.free(&claim).await
+    free_in_time(trial, &claim, valid_until).await
 }
 
 pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked {
@@ -88,16 +88,33 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     let grant = client.hold(&long).await?;
     let short = long.clone().ttl(trial.ttl());
     let answer = client.renew(&short, &grant.proof).await?;
-    ensure!(matches!(answer, Renewal::Renewed), "the renewal of a held claim answered {answer:?}");
+    let valid_until = trial.valid_for(long.ttl, grant.asked_at);
+    if !matches!(answer, Renewal::Renewed) {
+        return Err(too_early(
+            trial,
+            valid_until,
+            &format!("the renewal of a held claim answered {answer:?}"),
+        ));
+    }
     let remaining = client.look(&resource).await?.holders.first().and_then(|holder| holder.remaining);
     let left = trial.clock.now().until(grant.asked_at.after(long.ttl));
     let shown = remaining.is_none_or(|shown| shown + trial.profile().granularity + SURELY > left);
     ensure!(shown, "of a lease with {left:?} left, {remaining:?} are shown after a shorter renewal");
     tokio::time::sleep(trial.ttl() + trial.ttl() / 2).await;
     let other = trial.claim(&resource, Share::MUTEX)?;
-    let valid_until = trial.valid_for(long.ttl, grant.asked_at);
     not_before(trial, &other, valid_until).await?;
-    client.free(&long).await
+    free_in_time(trial, &long, valid_until).await
+}
+
+/// Ends a claim of the first client, whose lease runs until `valid_until` at least.
+async fn free_in_time(trial: &Trial, claim: &Claim, valid_until: Moment) -> Checked {
+    match trial.client(0).end(claim).await? {
+        Release::Freed => Ok(()),
+        answer => {
+            let what = format!("the release of a held claim answered {answer:?}");
+            Err(too_early(trial, valid_until, &what))
+        }
+    }
 }
 
 /// Checks that a claim of another client is not granted before `valid_until`.

@@ -161,9 +161,12 @@ pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     trial.needs_lease()?;
     let resource = trial.resource("ends")?;
     let claim = trial.short(&resource, Share::MUTEX)?;
-    trial.client(0).hold(&claim).await?;
+    let grant = trial.client(0).hold(&claim).await?;
     let ends_at = trial.clock.now().after(trial.ttl() + trial.outlives());
     let seen = trial.client(1).look(&resource).await?;
+    if seen.holders.is_empty() && trial.clock.now() >= trial.valid_until(grant.asked_at) {
+        return Err(NotKept::Delayed("the lease ended before its holder was looked at".to_owned()));
+    }
     ensure!(seen.holders.len() == 1, "held by one, shown are {:?}", seen.holders);
     let wait = trial.ttl() + WATCH_LIMIT * 3;
     let mut snapshot = watch(trial.client(1), &resource, &seen.version, wait).await?;

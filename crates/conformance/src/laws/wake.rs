@@ -123,10 +123,10 @@ pub(crate) async fn leaving_waiter_wakes_the_waiters_behind_it(trial: &Trial) ->
         trial.client(0).hold(&holder).await?;
         let leaver = trial.client(1).wait_only(trial.claim(&resource, blocked)?);
         trial.client(1).wait_until_queued(&resource, 1).await?;
-        let stays = trial.client(2).wait(trial.claim(&resource, behind)?);
+        let mut stays = trial.client(2).wait(trial.claim(&resource, behind)?);
         trial.client(2).wait_until_queued(&resource, 2).await?;
         tokio::time::sleep(ASLEEP).await;
-        ensure!(!stays.is_over(), "{behind} passed {blocked}");
+        stays.still_waits(&format!("{behind} passed {blocked}")).await?;
         let left_at = trial.clock.now();
         leaver.give_up(AT_ONCE, "a wait in the middle of the line").await?;
         let claim = stays.claim.clone();

@@ -172,7 +172,7 @@ impl Taker {
                 match self.answers.next_line().await {
                     Ok(Some(line)) => {
                         if let Some(answer) = line.strip_prefix(MARK) {
-                            return Ok(answer.to_owned());
+                            return in_time(answer);
                         }
                     }
                     Ok(None) => return Err(NotKept::broken("a taker ended by itself; its stderr says why")),
@@ -184,5 +184,33 @@ impl Taker {
     }
 }
 
+/// Returns the answer, unless it says that something came too late: which is not a breach here either.
+fn in_time(answer: &str) -> Checked<String> {
+    if ["failed Late(", "failed Delayed("].iter().any(|late| answer.starts_with(late)) {
+        return Err(NotKept::late(format!("a taker answered {answer:?}")));
+    }
+    Ok(answer.to_owned())
+}
+
 /// The pause between looks whether a process has stopped.
 const STOP_PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::taker::failed;
+
+    #[test]
+    fn what_came_too_late_in_a_taker_is_late_here() {
+        for late in [NotKept::late("no answer"), NotKept::Delayed("a slow store".to_owned())] {
+            let answer = failed(&late);
+            assert!(
+                matches!(in_time(&answer), Err(NotKept::Late(why)) if why.contains(&answer[..12])),
+                "{answer}"
+            );
+        }
+        for answer in ["granted -", "busy", &failed(&NotKept::broken("Late(it was not)"))] {
+            assert_eq!(in_time(answer).ok().as_deref(), Some(answer));
+        }
+    }
+}
