@@ -135,7 +135,7 @@ impl EtcdCluster {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             for member in 0..self.members.len() {
-                let leads = self.metric(member, "etcd_server_is_leader").await;
+                let leads = self.metric_within(member, "etcd_server_is_leader", NEXT_LIMIT).await;
                 if matches!(leads, Ok(Some(leads)) if leads > 0.0) {
                     return Ok(member);
                 }
@@ -156,7 +156,11 @@ impl EtcdCluster {
 
     /// Returns the sum of all values of a metric of one member whose lines begin so.
     pub async fn metric(&self, member: usize, name: &str) -> Result<Option<f64>, Error> {
-        let text = self.get(member, "/metrics").await?;
+        self.metric_within(member, name, HTTP_LIMIT).await
+    }
+
+    async fn metric_within(&self, member: usize, name: &str, limit: Duration) -> Result<Option<f64>, Error> {
+        let text = self.get(member, "/metrics", limit).await?;
         let values =
             text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
         let values: Vec<f64> = values.filter_map(|value| value.parse().ok()).collect();
@@ -205,7 +209,7 @@ impl EtcdCluster {
         let deadline = Instant::now() + READY_LIMIT;
         let process = &self.members[member].process;
         loop {
-            let health = self.get(member, "/health").await;
+            let health = self.get(member, "/health", NEXT_LIMIT).await;
             if health.is_ok_and(|text| text.contains("\"health\":\"true\"")) {
                 return Ok(());
             }
@@ -225,7 +229,7 @@ impl EtcdCluster {
     }
 
     /// Returns the answer to an HTTP request, head included.
-    async fn get(&self, member: usize, path: &str) -> Result<String, Error> {
+    async fn get(&self, member: usize, path: &str, limit: Duration) -> Result<String, Error> {
         let addr = self.members[member].metrics.addr();
         let asking = async {
             let mut stream = TcpStream::connect(addr).await?;
@@ -235,9 +239,9 @@ impl EtcdCluster {
             stream.read_to_string(&mut answer).await?;
             Ok::<_, std::io::Error>(answer)
         };
-        match timeout(HTTP_LIMIT, asking).await {
+        match timeout(limit, asking).await {
             Ok(answer) => answer.map_err(cannot("ask", addr)),
-            Err(_) => Err(Error::failed(format!("{addr} did not answer within {HTTP_LIMIT:?}"))),
+            Err(_) => Err(Error::failed(format!("{addr} did not answer within {limit:?}"))),
         }
     }
 }
@@ -360,4 +364,7 @@ impl EtcdBuilder {
 /// The time that a cluster may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(20);
-const HTTP_LIMIT: Duration = Duration::from_secs(2);
+/// The time that an answer may take, on a machine that is busy with other tests.
+const HTTP_LIMIT: Duration = Duration::from_secs(30);
+/// The time after which a question that is repeated goes to the next member: one that is stopped never answers.
+const NEXT_LIMIT: Duration = Duration::from_secs(2);
