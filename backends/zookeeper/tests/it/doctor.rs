@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{backend, claim, eventually, hold};
+use crate::common::{backend, claim, eventually, hold, leader};
 use leasehold::backend::{Backend, FailureKind, Finding, Liveness, Severity, Share};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
@@ -19,7 +19,7 @@ fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_reports_three_server_roles_and_a_missing_server() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
-    let ours = backend(&format!("{}?session=4s&timeout=1s", servers.url())).await;
+    let ours = backend(&format!("{}?session=20s&timeout=10s", servers.url())).await;
     let findings = diagnose(&ours).await;
     let good = |finding: &&Finding| finding.severity == Severity::Good;
     for good_one in ["servers", "quorum", "version", "session", "clock"] {
@@ -30,11 +30,11 @@ async fn doctor_reports_three_server_roles_and_a_missing_server() {
     assert_eq!(topic(&findings, "access").severity, Severity::Notice);
     assert!(findings.iter().all(|finding| finding.topic != "dialect"));
 
-    let one = backend(&format!("zk://{}?session=4s&timeout=1s", servers.addr(0))).await;
+    let one = backend(&format!("zk://{}?session=20s&timeout=10s", servers.addr(0))).await;
     let few = topic(&diagnose(&one).await, "servers").clone();
     assert!(few.severity == Severity::Notice && few.found.contains("1 of 3"), "{few:?}");
 
-    let leader = servers.leader().await.unwrap();
+    let leader = leader(&servers).await;
     servers.kill(leader).unwrap();
     let lost = async || {
         let findings = diagnose(&ours).await;
@@ -62,14 +62,14 @@ async fn doctor_reports_the_acl_of_the_nodes() {
     hold(&ann, &claim("job", Share::MUTEX)).await;
     assert_eq!(topic(&diagnose(&ann).await, "access").severity, Severity::Good);
 
-    let bob = backend(&format!("zk://bob:secret@{addr}/private?session=2s")).await;
+    let bob = backend(&format!("zk://bob:secret@{addr}/private")).await;
     assert_eq!(topic(&diagnose(&bob).await, "access").severity, Severity::Broken);
-    let nobody = backend(&format!("zk://{addr}/open?session=2s")).await;
+    let nobody = backend(&format!("zk://{addr}/open")).await;
     hold(&nobody, &claim("job", Share::MUTEX)).await;
-    let late = backend(&format!("zk://ann:secret@{addr}/open?session=2s")).await;
+    let late = backend(&format!("zk://ann:secret@{addr}/open")).await;
     let open = topic(&diagnose(&late).await, "access").clone();
     assert!(open.severity == Severity::Risk && !format!("{open:?}").contains("secret"), "{open:?}");
-    let kazoo = backend(&format!("zk://{addr}?session=2s&dialect=kazoo")).await;
+    let kazoo = backend(&format!("zk://{addr}?session=20s&dialect=kazoo")).await;
     assert!(topic(&diagnose(&kazoo).await, "dialect").meaning.contains("stay"));
 }
 
@@ -114,7 +114,7 @@ async fn servers_that_speak_tls_are_asked_through_it() {
     let (certificates, addr) = (servers.certificates().unwrap(), servers.secure_addr(0));
     let (ca, client) = (certificates.ca_path().display(), certificates.client());
     let (cert, key) = (client.certificate.display(), client.key.display());
-    let url = format!("zks://ann:secret@{addr}?session=4s&timeout=20s&ca={ca}&cert={cert}&key={key}");
+    let url = format!("zks://ann:secret@{addr}?session=20s&timeout=20s&ca={ca}&cert={cert}&key={key}");
     let findings = diagnose(&*backend(&url).await).await;
     assert!(topic(&findings, "quorum").found.contains("standalone"), "{findings:#?}");
     assert_eq!(topic(&findings, "access").severity, Severity::Good);

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    SESSION, backend, claim, endless, eventually, gone, hold, locks, no_patience, release, renew, requests,
-    take,
+    AT_LAST, Lateness, SESSION, backend, claim, endless, eventually, gone, hold, leader, locks, no_patience,
+    release, renew, requests, short_lived, take,
 };
 use futures_util::future::join_all;
-use leasehold::State;
 use leasehold::backend::{
-    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Registers, Release, Renew, Renewal, Resource,
-    Share, Stamp, Step,
+    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Registered, Registers, Release, Renew, Renewal,
+    Resource, Share, Stamp, Step,
 };
+use leasehold::{ErrorKind, State};
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
 
@@ -21,25 +21,30 @@ use leasehold_zookeeper::ZooKeeperBackend;
 async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
-    let (cut_off, other) = (locks(&servers.url_at(proxy.addr())).await, locks(&servers.url()).await);
+    let cut_off = locks(&short_lived(&servers.url_at(proxy.addr()))).await;
+    let other = locks(&servers.url()).await;
     for round in 0..2 {
-        let guard = cut_off.mutex("job").lock().await.unwrap();
+        let guard = Arc::new(cut_off.mutex("job").lock().await.unwrap());
         let fence = guard.fence();
-        let mutex = other.mutex("job");
+        let (mutex, before) = (other.mutex("job"), guard.clone());
         let successor = tokio::spawn(async move {
-            let guard = mutex.lock().await.unwrap();
-            (guard, Instant::now())
+            let next = mutex.lock().await.unwrap();
+            // By the clock: which of the two tasks runs first on a busy machine says nothing.
+            (next, before.state())
         });
         tokio::time::sleep(SESSION / 4).await;
         proxy.blackhole(Way::Both);
-        let cut_at = Instant::now();
+        let (cut_at, lateness) = (Instant::now(), Lateness::watch());
         // On a busy machine it may see the end at once.
         assert_ne!(guard.changed(State::Valid).await, State::Valid, "round {round}");
         let cause = guard.lost().await;
-        let lost_at = Instant::now();
-        let (next, granted_at) = successor.await.unwrap();
-        assert!(lost_at < granted_at, "granted {:?} before the loss was reported", lost_at - granted_at);
-        assert!(lost_at - cut_at < SESSION, "reported after {:?} ({cause})", lost_at - cut_at);
+        let (took, late) = (cut_at.elapsed(), lateness.end().await);
+        let (next, seen) = successor.await.unwrap();
+        assert!(matches!(seen, State::Lost(_)), "granted while the one that is cut off is {seen:?}");
+        match late < Duration::from_millis(500) {
+            true => assert!(took < SESSION, "reported after {took:?} ({cause})"),
+            false => println!("round {round}: reported after {took:?}, on a machine that was {late:?} late"),
+        }
         assert!(next.fence() > fence);
         next.release().await.unwrap();
         proxy.heal().unwrap();
@@ -72,7 +77,7 @@ async fn a_reconnect_within_the_session_keeps_the_lock() {
 async fn release_while_disconnected_completes_in_the_background() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
-    let broken = backend(&format!("{}?session=10s&timeout=500ms", servers.url_at(proxy.addr()))).await;
+    let broken = backend(&format!("{}?session=60s&timeout=500ms", servers.url_at(proxy.addr()))).await;
     let other = backend(&servers.url()).await;
     let (held, waits) = (claim("held", Share::MUTEX), claim("held", Share::MUTEX));
     hold(&broken, &held).await;
@@ -135,7 +140,7 @@ async fn a_session_with_hundreds_of_waits_is_resumed() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
     let client = backend(&format!("{}?session=40s&timeout=10s", servers.url_at(proxy.addr()))).await;
-    let other = backend(&format!("{}?session=40s", servers.url())).await;
+    let other = backend(&format!("{}?session=40s&timeout=60s", servers.url())).await;
     let names: Vec<String> = (0..300).map(|n| format!("{n:0>500}")).collect();
     let theirs: Vec<_> = names.iter().map(|name| claim(name, Share::MUTEX)).collect();
     join_all(theirs.iter().map(|claim| hold(&other, claim))).await;
@@ -298,7 +303,7 @@ async fn a_lease_is_found_again_whichever_answer_was_lost() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     for dialect in ["curator", "kazoo"] {
         let proxy = Proxy::start(servers.addr(0)).await.unwrap();
-        let options = format!("session=10s&prefix=of-{dialect}&dialect={dialect}");
+        let options = format!("session=20s&prefix=of-{dialect}&dialect={dialect}");
         let broken = backend(&format!("{}?{options}", servers.url_at(proxy.addr()))).await;
         let other = backend(&format!("{}?{options}", servers.url())).await;
         let share = Share::permits(1, 2).unwrap();
@@ -385,7 +390,7 @@ async fn a_node_of_another_session_is_never_adopted() {
 async fn session_end_is_reported_and_a_new_session_opened() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
-    let broken = backend(&servers.url_at(proxy.addr())).await;
+    let broken = backend(&short_lived(&servers.url_at(proxy.addr()))).await;
     let other = backend(&servers.url()).await;
     let mut held = Vec::new();
     for name in ["a", "b", "c"] {
@@ -410,7 +415,7 @@ async fn session_end_is_reported_and_a_new_session_opened() {
     }
     proxy.heal().unwrap();
     for (claim, grant) in &mut held {
-        let cause = tokio::time::timeout(SESSION * 2, grant.lost.as_mut().unwrap().fired()).await;
+        let cause = tokio::time::timeout(AT_LAST, grant.lost.as_mut().unwrap().fired()).await;
         assert_eq!(cause, Ok(LossCause::SessionEnded));
         eventually(async || matches!(renew(&broken, claim).await, Renewal::Lost)).await;
         assert!(matches!(release(&broken, claim).await, Release::Gone));
@@ -435,9 +440,9 @@ async fn a_broken_claim_is_lost_to_its_holder_alone() {
     let seen = theirs.inspect("a").await.unwrap();
     let told = theirs.break_claim("a", &seen.holders[0]).await.unwrap();
     assert_eq!(told, leasehold::BreakOutcome::Ended { also_released: Vec::new() });
-    let cause = tokio::time::timeout(SESSION, broken.lost()).await;
+    let cause = tokio::time::timeout(AT_LAST, broken.lost()).await;
     assert_eq!(cause, Ok(LossCause::Gone));
-    let next = theirs.mutex("a").try_lock_for(SESSION * 4).await.unwrap().unwrap();
+    let next = theirs.mutex("a").try_lock_for(AT_LAST).await.unwrap().unwrap();
     assert!(next.fence() > broken.fence());
     assert_eq!(spared.state(), State::Valid);
 }
@@ -451,7 +456,7 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
     let held = ours.mutex("held").lock().await.unwrap();
     let mut last = None;
     for fault in ["kill", "stop"] {
-        let leader = servers.leader().await.unwrap();
+        let leader = leader(&servers).await;
         let first = ours.mutex("line").lock().await.unwrap();
         assert!(first.fence() > last, "{fault}");
         let mutex = theirs.mutex("line");
@@ -465,7 +470,7 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
         // beside the next.
         let fence = first.fence();
         drop(first);
-        let second = tokio::time::timeout(Duration::from_secs(40), second).await.unwrap().unwrap();
+        let second = tokio::time::timeout(AT_LAST, second).await.unwrap().unwrap();
         assert!(second.fence() > fence, "{fault}: fences rise over an election");
         last = second.fence();
         second.release().await.unwrap();
@@ -473,17 +478,28 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
             "kill" => servers.restart(leader).await.unwrap(),
             _ => servers.resume(leader).unwrap(),
         }
-        eventually(async || servers.leader().await.is_some()).await;
     }
     assert!(held.check().is_ok(), "held through both: {:?}", held.state());
-    assert!(matches!(theirs.mutex("held").try_lock().await, Ok(None)));
+    // The server of this client may only just have found the new leader.
+    eventually(async || match theirs.mutex("held").try_lock().await {
+        Ok(next) => {
+            assert!(next.is_none(), "granted beside a holder");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            false
+        }
+    })
+    .await;
+    assert!(held.check().is_ok(), "lost meanwhile: {:?}", held.state());
 }
 
 /// A leader that continues after a pause may not have noticed yet that another one leads.
 #[tokio::test(flavor = "multi_thread")]
 async fn deposed_leader_shows_no_replaced_register() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
-    let leader = servers.leader().await.unwrap();
+    let leader = leader(&servers).await;
     let at = |server| format!("{}?session=60s", servers.url_at(servers.addr(server)));
     let (behind, waiter) = (backend(&at(leader)).await, backend(&at(leader)).await);
     let ahead = backend(&at((leader + 1) % 3)).await;
@@ -495,27 +511,27 @@ async fn deposed_leader_shows_no_replaced_register() {
     servers.stop(leader).unwrap();
     // If an answer was lost, the next one says that the state is another one.
     eventually(async || ahead.swap(&name, &old, &put("new")).await.is_ok()).await;
-    let new = ahead.read(&name).await.unwrap();
+    let new = read_by(ahead.clone(), name.clone(), None).await;
     assert_eq!(new.value.as_deref(), Some(&b"new"[..]));
     let read = tokio::spawn(read_by(behind, name.clone(), None));
     let waits = tokio::spawn(read_by(waiter, name.clone(), Some(new.stamp.clone())));
     // Their requests are to be there when the server continues.
     tokio::time::sleep(Duration::from_millis(100)).await;
     servers.resume(leader).unwrap();
-    assert_eq!(read.await.unwrap(), b"new");
+    assert_eq!(read.await.unwrap().value.as_deref(), Some(&b"new"[..]));
     eventually(async || ahead.swap(&name, &new.stamp, &put("newest")).await.is_ok()).await;
-    assert_eq!(waits.await.unwrap(), b"newest");
+    assert_eq!(waits.await.unwrap().value.as_deref(), Some(&b"newest"[..]));
 }
 
 /// Reads a register until the server answers; with `seen`, waits for another state.
-async fn read_by(client: Arc<ZooKeeperBackend>, name: Resource, seen: Option<Stamp>) -> Vec<u8> {
+async fn read_by(client: Arc<ZooKeeperBackend>, name: Resource, seen: Option<Stamp>) -> Registered {
     loop {
         let found = match &seen {
             Some(seen) => client.changed(&name, seen, &endless()).await,
             None => client.read(&name).await,
         };
         match found {
-            Ok(found) => return found.value.unwrap(),
+            Ok(found) => return found,
             Err(failure) => assert!(failure.is_transient(), "{failure}"),
         }
     }
@@ -528,7 +544,7 @@ async fn read_by(client: Arc<ZooKeeperBackend>, name: Resource, seen: Option<Sta
 async fn client_drop_with_many_claims_does_not_take_the_servers_down() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let count: usize = std::env::var("LEASEHOLD_CLAIMS").map_or(1_700, |number| number.parse().unwrap());
-    let client = backend(&format!("{}?session=30s", servers.url())).await;
+    let client = backend(&format!("{}?session=60s&timeout=60s", servers.url())).await;
     let claims: Vec<_> = (0..count).map(|n| claim(&format!("{n:0>500}"), Share::MUTEX)).collect();
     let mut grants = Vec::new();
     for some in claims.chunks(500) {

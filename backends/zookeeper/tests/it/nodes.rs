@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
+use crate::common::{
+    AT_LAST, backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take,
+};
 use leasehold::backend::{
     Backend, Claim, Effect, FailureKind, MAX_QUEUE, Proof, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{ZooKeeperEnsemble, peers, require};
-use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
+use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperProof};
 
 /// Each release wakes the waiters that can be admitted and no others, for any number of waiters.
 #[tokio::test(flavor = "multi_thread")]
@@ -99,7 +101,7 @@ const ROUNDS: usize = 15;
 async fn ten_thousand_held_locks_are_confirmed_by_a_few_requests() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     // Long sessions, so that pings are few.
-    let backend = backend(&format!("{}?session=60s", servers.url())).await;
+    let backend = backend(&format!("{}?session=60s&timeout=60s", servers.url())).await;
     let claims: Vec<_> = (0..10_000).map(|n| claim(&format!("held/{n}"), Share::MUTEX)).collect();
     for some in claims.chunks(500) {
         futures_util::future::join_all(some.iter().map(|claim| hold(&backend, claim))).await;
@@ -148,7 +150,7 @@ async fn a_large_semaphore_is_waited_for_by_one_watch() {
         assert!(matches!(release(&ours, claim).await, Release::Freed));
     }
     for wait in waits {
-        let step = tokio::time::timeout(Duration::from_secs(5), wait).await.unwrap().unwrap();
+        let step = tokio::time::timeout(AT_LAST, wait).await.unwrap().unwrap();
         assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
     }
 }
@@ -157,7 +159,7 @@ async fn a_large_semaphore_is_waited_for_by_one_watch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_a_lock_that_is_not_used_stays() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
-    let backend = backend(&format!("{}/team/a?session=2s", servers.url())).await;
+    let backend = backend(&format!("{}/team/a", servers.url())).await;
     let nodes = async || servers.metric(0, "zk_znode_count").await.unwrap();
     let before = nodes().await;
     for n in 0..50 {
@@ -176,10 +178,7 @@ async fn nothing_of_a_lock_that_is_not_used_stays() {
 async fn a_users_locks_are_for_this_user_alone() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let addr = servers.addr(0);
-    let connect = async |login: &str| {
-        let config = ZooKeeperConfig::parse(&format!("zk://{login}{addr}/private?session=2s")).unwrap();
-        ZooKeeperBackend::connect(config).await.unwrap()
-    };
+    let connect = async |login: &str| backend(&format!("zk://{login}{addr}/private")).await;
     let (ann, also_ann) = (connect("ann:p%40ss@").await, connect("ann:p%40ss@").await);
     let held = claim("job", Share::MUTEX);
     hold(&ann, &held).await;
@@ -347,7 +346,7 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
     wait_for_waiters(theirs, &held.resource, 1).await;
     assert!(!waiting.is_finished(), "granted beside another holder");
     assert!(matches!(release(theirs, held).await, Release::Freed));
-    let step = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
+    let step = tokio::time::timeout(AT_LAST, waiting).await.unwrap().unwrap();
     assert!(matches!(step, Ok(Step::Granted(_))), "{step:?}");
     assert!(matches!(release(ours, &second).await, Release::Freed));
 }
@@ -536,8 +535,8 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     let alone = hold(&client, &claims[0]).await;
     assert!(alone.fence > last.fence);
     assert!(matches!(release(&client, &claims[0]).await, Release::Freed));
-    eventually(async || servers.metric(0, "zk_ephemerals_count").await.unwrap() == 0.0).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    eventually(async || user.check_stat("/leasehold/counted").await.unwrap().is_none()).await;
     let next = hold(&client, &claims[1]).await;
     assert!(next.fence > alone.fence);
     let (waiter, waiting) = (client.clone(), claims[0].clone());

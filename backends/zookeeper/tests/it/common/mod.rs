@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
@@ -13,8 +14,14 @@ use leasehold::backend::{
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
-/// The session timeout that clients request and get in these tests: eight ticks of the test servers.
+/// The session timeout of the clients whose session has to end in a test: eight ticks of the test servers.
+///
+/// Too short for others: a client leaves a server that is silent for a sixth of it, as servers on a busy machine
+/// are.
 pub const SESSION: Duration = Duration::from_secs(4);
+
+/// The time in which what has to come comes on the busiest machine.
+pub const AT_LAST: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Ticking(Instant);
@@ -29,10 +36,26 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(Ticking(Instant::now()))
 }
 
-/// A backend with short sessions, unless the URL says otherwise.
+/// Connects. The session outlasts the pauses of a busy machine, unless the URL says otherwise. Tries again while
+/// a server that has just started answers later than the URL allows for.
 pub async fn backend(url: &str) -> Arc<ZooKeeperBackend> {
-    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?session=4s") };
-    Arc::new(ZooKeeperBackend::connect(ZooKeeperConfig::parse(&url).unwrap()).await.unwrap())
+    let url = if url.contains('?') { url.to_owned() } else { format!("{url}?session=20s") };
+    let config = ZooKeeperConfig::parse(&url).unwrap();
+    let limit = Instant::now() + AT_LAST;
+    loop {
+        match ZooKeeperBackend::connect(config.clone()).await {
+            Ok(backend) => return Arc::new(backend),
+            Err(failure) if failure.is_transient() && Instant::now() < limit => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
+
+/// Returns the URL of a client whose session ends [`SESSION`] after its last sign of life.
+pub fn short_lived(url: &str) -> String {
+    format!("{url}?session={}s", SESSION.as_secs())
 }
 
 /// A client of its own, as another process would be.
@@ -55,25 +78,37 @@ pub fn claim(name: &str, share: Share) -> Claim {
         .note(Note::new("a test").unwrap())
 }
 
-/// Looks once, and must be granted.
+/// Looks, and must be granted at the first answer. Asks again while the answer is a failure that may pass.
 pub async fn hold(backend: &ZooKeeperBackend, claim: &Claim) -> Grant {
-    match backend.contend(claim, &no_patience()).await.unwrap() {
+    match settled(backend, claim, &no_patience()).await {
         Step::Granted(grant) => grant,
         Step::Busy(hint) => panic!("busy: {hint:?}"),
     }
 }
 
-/// Asks again while the answer is a failure that may pass.
+/// Waits until it is granted. Asks again while the answer is a failure that may pass.
 pub async fn take(backend: &ZooKeeperBackend, claim: &Claim) -> Grant {
     for _ in 0..200 {
-        match backend.contend(claim, &endless()).await {
-            Ok(Step::Granted(grant)) => return grant,
-            Ok(Step::Busy(_)) => {}
-            Err(failure) if failure.is_transient() => tokio::time::sleep(Duration::from_millis(20)).await,
-            Err(failure) => panic!("{failure}"),
+        if let Step::Granted(grant) = settled(backend, claim, &endless()).await {
+            return grant;
         }
     }
     panic!("never granted");
+}
+
+/// Returns the first answer that is not a failure that may pass, asking for the same claim.
+async fn settled(backend: &ZooKeeperBackend, claim: &Claim, patience: &Patience) -> Step {
+    let mut failing_since = None;
+    loop {
+        match backend.contend(claim, patience).await {
+            Ok(step) => return step,
+            Err(failure) => {
+                let since = failing_since.get_or_insert_with(Instant::now).elapsed();
+                assert!(failure.is_transient() && since < AT_LAST, "after {since:?}: {failure}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 pub async fn release(backend: &ZooKeeperBackend, claim: &Claim) -> Release {
@@ -104,9 +139,52 @@ pub async fn requests(servers: &ZooKeeperEnsemble) -> u64 {
     counts.sum()
 }
 
-/// Waits until it is so.
+/// Returns the server that leads; waits for an election to end.
+pub async fn leader(servers: &ZooKeeperEnsemble) -> usize {
+    let limit = Instant::now() + AT_LAST;
+    loop {
+        match servers.leader().await {
+            Some(leader) => return leader,
+            None => assert!(Instant::now() < limit, "no server leads"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A measurement of how late this machine itself is: by a task that wants to run every few milliseconds.
+pub struct Lateness {
+    worst_ms: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Lateness {
+    pub fn watch() -> Lateness {
+        const BEAT: Duration = Duration::from_millis(10);
+        let worst_ms = Arc::new(AtomicU64::new(0));
+        let seen = worst_ms.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let before = Instant::now();
+                tokio::time::sleep(BEAT).await;
+                let late = before.elapsed().saturating_sub(BEAT);
+                seen.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
+            }
+        });
+        Lateness { worst_ms, task }
+    }
+
+    /// Returns the longest delay, and waits until one that is not over yet is seen.
+    pub async fn end(self) -> Duration {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        self.task.abort();
+        Duration::from_millis(self.worst_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// Waits until it is so. An election on a busy machine takes half a minute; a session of a minute has not ended
+/// by the limit.
 pub async fn eventually(so: impl AsyncFn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..2_000 {
         if so().await {
             return;
         }

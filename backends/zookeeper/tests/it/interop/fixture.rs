@@ -92,7 +92,7 @@ impl Fixture {
 }
 
 pub(crate) async fn client(servers: &ZooKeeperEnsemble, library: &Library) -> Arc<ZooKeeperBackend> {
-    backend(&format!("{}?session=4s&dialect={}", servers.url(), library.dialect)).await
+    backend(&format!("{}?session=20s&dialect={}", servers.url(), library.dialect)).await
 }
 
 /// A peer whose blocking calls run in threads of their own.
@@ -142,4 +142,4 @@ pub(crate) async fn within<T>(limit: Duration, task: tokio::task::JoinHandle<T>)
     tokio::time::timeout(limit, task).await.unwrap().unwrap()
 }
 
-pub(crate) const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(30);

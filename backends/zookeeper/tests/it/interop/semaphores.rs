@@ -173,7 +173,7 @@ async fn a_peers_lease_can_be_broken(fixture: &Fixture, peer: &Shared) {
 /// A semaphore of one lease, which is a mutex of its own kind.
 async fn a_mutex_may_be_a_semaphore(fixture: &Fixture, peer: &Shared) {
     let url =
-        format!("{}?session=4s&dialect={}&mutex=semaphore", fixture.servers.url(), fixture.library.dialect);
+        format!("{}?session=20s&dialect={}&mutex=semaphore", fixture.servers.url(), fixture.library.dialect);
     let ours = backend(&url).await;
     let mine = claim("single", Share::MUTEX);
     assert_eq!(peer.ask("permit/1 /single 1000").await, "held");
