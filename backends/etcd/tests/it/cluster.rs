@@ -8,6 +8,8 @@ use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
 const SHORT: Duration = Duration::from_secs(4);
+/// A lease that has to outlast an election on a busy machine.
+const LASTING: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(60);
 
 async fn three() -> Option<EtcdCluster> {
@@ -100,7 +102,7 @@ async fn one_that_is_cut_off_loses_before_the_next_one_holds() {
 async fn outcomes_are_unknown_and_nothing_is_granted_without_a_quorum() {
     let Some(cluster) = three().await else { return };
     let backend = connect(&format!("{}/?timeout=2s", cluster.url())).await;
-    let held = claim_of("quorum", leasehold_core::Share::MUTEX, SHORT);
+    let held = claim_of("quorum", leasehold_core::Share::MUTEX, LASTING * 3 / 2);
     let grant = try_take(&backend, &held).await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let other = (leader + 1) % 3;
@@ -144,14 +146,15 @@ async fn a_server_that_is_down_or_hangs_is_passed_by() {
 async fn returning_leader_extends_no_lease() {
     let Some(cluster) = three().await else { return };
     let (first, second) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
-    let held = claim_of("back", leasehold_core::Share::MUTEX, SHORT);
+    let held = claim_of("back", leasehold_core::Share::MUTEX, LASTING);
     let grant = try_take(&first, &held).await.unwrap();
     let holder = Holder::start(&first, &held, grant);
     let waiter = waiting(&second, &mutex("back"), LONG);
     wait_for_waiters(&second, "back", 1).await;
     let leader = cluster.leader().await.unwrap();
     cluster.stop(leader).unwrap();
-    tokio::time::sleep(SHORT * 2).await;
+    // For the leader all leases that it knew have ended when it comes back.
+    tokio::time::sleep(LASTING + Duration::from_secs(3)).await;
     assert!(!holder.is_lost() && !waiter.is_finished(), "a stopped leader cost a claim");
     cluster.resume(leader).unwrap();
     tokio::time::sleep(SHORT).await;

@@ -3,10 +3,17 @@
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, Renew, Renewal, Share};
+use leasehold_core::{Backend, Claim, Renew, Renewal, Share};
 use leasehold_testkit::EtcdCluster;
 
 const LONG: Duration = Duration::from_secs(60);
+/// A ttl that no test outlasts on the slowest machine. The lease of it is a second longer, as that of a short ttl is;
+/// the lease of exactly ten minutes is forty seconds longer, and need not be kept alive meanwhile.
+const LASTING: Duration = Duration::from_secs(639);
+
+fn lasting(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX, LASTING)
+}
 
 async fn requests(server: &EtcdCluster) -> u64 {
     let mut all = 0;
@@ -24,14 +31,14 @@ async fn hand_over_costs_the_same_for_any_waiters() {
     let backends = [connect(&server.url()).await, connect(&server.url()).await, connect(&server.url()).await];
     for waiters in [20, 200] {
         let name = format!("herd/{waiters}");
-        let held = mutex(&name);
+        let held = lasting(&name);
         try_take(&backends[0], &held).await.unwrap();
         let mut waits = Vec::new();
         let came = clock().now();
         for n in 0..waiters {
             let backend = &backends[n % backends.len()];
-            let claim = mutex(&name);
-            waits.push((backend, claim.clone(), waiting(backend, &claim, LONG)));
+            let claim = lasting(&name);
+            waits.push((backend, claim.clone(), waiting(backend, &claim, 10 * LONG)));
         }
         wait_for_waiters(&backends[0], &name, waiters).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -82,7 +89,7 @@ fn keep_alives_within(time: Duration) -> u64 {
 async fn a_thousand_held_locks_share_eight_leases() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    let claims: Vec<_> = (0..1_000).map(|n| mutex(&format!("held/{n}"))).collect();
+    let claims: Vec<_> = (0..1_000).map(|n| lasting(&format!("held/{n}"))).collect();
     let mut grants = Vec::new();
     for batch in claims.chunks(100) {
         let takes = batch.iter().map(|claim| {
@@ -145,7 +152,7 @@ async fn waiter_sends_no_requests() {
         let name = format!("idle/{n}");
         // Nobody renews it, and it has to outlast the whole test on a slow machine.
         try_take(&holder, &claim_of(&name, Share::MUTEX, 10 * LONG)).await.unwrap();
-        waits.push(waiting(&backend, &mutex(&name), LONG));
+        waits.push(waiting(&backend, &mutex(&name), 10 * LONG));
     }
     for n in 0..200 {
         wait_for_waiters(&backend, &format!("idle/{n}"), 1).await;

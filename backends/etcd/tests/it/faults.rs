@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
+use crate::dead_waiters::parked;
 use leasehold::ValueSource;
 use leasehold_core::{
     Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
@@ -17,7 +18,7 @@ const LONG: Duration = Duration::from_secs(240);
 async fn a_lost_answer_is_unknown_and_the_same_claim_finds_its_grant() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let backend = connect(&format!("{}/?timeout=600ms", server.url_at(&[proxy.addr()]))).await;
+    let backend = connect(&format!("{}/?timeout=3s", server.url_at(&[proxy.addr()]))).await;
     let warm = mutex("warm");
     try_take(&backend, &warm).await.unwrap();
     freed(&backend, &warm).await;
@@ -39,8 +40,8 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     // The same server twice: first by a way on which everything is late, then directly.
-    let url = format!("{}/?servers=given&timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
-    for round in 0..8 {
+    let url = format!("{}/?servers=given&timeout=6s", server.url_at(&[proxy.addr(), server.addr(0)]));
+    for round in 0..4 {
         let backend = connect(&url).await;
         let warm = mutex("warm");
         try_take(&backend, &warm).await.unwrap();
@@ -91,7 +92,7 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
 /// the server.
 async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?servers=given&timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=4s", server.url_at(&[proxy.addr(), server.addr(0)]));
     (proxy, url)
 }
 
@@ -256,7 +257,7 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
 async fn release_with_a_lost_answer_reports_its_real_outcome() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?servers=given&timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=6s", server.url_at(&[proxy.addr(), server.addr(0)]));
     let backend = connect(&url).await;
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();
@@ -295,12 +296,14 @@ async fn revoked_lease_is_reported_and_its_waiter_queues_again() {
     let grant = try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
     wait_for_waiters(&second, "job", 1).await;
+    // From now on its key stays on one lease.
+    parked(&server, "job", 1).await;
     // The waiter's lease ends. The waiter must be queued again, and not take the end of its own key for
     // its turn.
-    let leases = server.etcdctl(&["lease", "list"]).unwrap();
-    let leases: Vec<&str> = leases.lines().skip(1).collect();
     let key =
         server.etcdctl(&["get", "--prefix", "leasehold/job!", "--sort-by=CREATE", "-w", "fields"]).unwrap();
+    let leases = server.etcdctl(&["lease", "list"]).unwrap();
+    let leases: Vec<&str> = leases.lines().skip(1).collect();
     let lease_of = |nth: usize| {
         let lines = key.lines().filter_map(|line| line.strip_prefix("\"Lease\" : "));
         let lease: i64 = lines.collect::<Vec<_>>()[nth].trim().parse().unwrap();
@@ -420,7 +423,7 @@ async fn tls_is_verified_both_ways() {
     let certificates = server.certificates().unwrap();
     let (ca, client) = (certificates.ca_path().display(), certificates.client());
     let identity = format!("&cert={}&key={}", client.certificate.display(), client.key.display());
-    let url = format!("{}/?ca={ca}{identity}&timeout=1s", server.url());
+    let url = format!("{}/?ca={ca}{identity}&timeout=10s", server.url());
     let backend = connect(&url).await;
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();

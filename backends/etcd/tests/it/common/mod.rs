@@ -32,8 +32,19 @@ pub fn clock() -> Arc<dyn Clock> {
     CLOCK.get_or_init(|| Arc::new(SteadyClock::new())).clone()
 }
 
+/// Connects. Tries again while a server on a busy machine answers later than the URL allows for.
 pub async fn connect(url: &str) -> Arc<EtcdBackend> {
-    Arc::new(EtcdBackend::connect(EtcdConfig::parse(url).unwrap()).await.unwrap())
+    let config = EtcdConfig::parse(url).unwrap();
+    let limit = clock().now().after(Duration::from_secs(60));
+    loop {
+        match EtcdBackend::connect(config.clone()).await {
+            Ok(backend) => return Arc::new(backend),
+            Err(failure) if failure.is_transient() && clock().now() < limit => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(failure) => panic!("{failure}"),
+        }
+    }
 }
 
 pub fn claim_of(name: &str, share: Share, ttl: Duration) -> Claim {
