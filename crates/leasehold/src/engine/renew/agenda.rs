@@ -148,6 +148,10 @@ impl Agenda {
             return;
         }
         self.base = reading;
+        // The wheel itself advances only when it gives something out, and it refuses an entry that is more than
+        // two years after that. A new one begins now.
+        self.wheel = DelayQueue::new();
+        self.entries.values_mut().for_each(|entry| entry.key = None);
         let entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.due)).collect();
         entries.into_iter().for_each(|(id, due)| self.plan(id, due));
     }
@@ -353,6 +357,24 @@ mod tests {
             clock.advance(began.elapsed());
             agenda.remove(id(1));
         }
+    }
+
+    /// Every lock was released before its first check for so long, so the wheel has given nothing out.
+    #[tokio::test(start_paused = true)]
+    async fn client_without_a_check_for_three_years_plans_one() {
+        let clock = ManualClock::new();
+        let mut agenda = Agenda::new(&clock);
+        for _ in 0..11 {
+            advance(&clock, Duration::from_millis(100 * DAY)).await;
+            agenda.follow(&clock);
+            agenda.plan(id(1), clock.now().after(Duration::from_secs(1)));
+            agenda.remove(id(1));
+        }
+        agenda.plan(id(2), clock.now().after(Duration::from_secs(1)));
+        assert_eq!(agenda.take_due(&clock), None);
+        advance(&clock, Duration::from_secs(1)).await;
+        agenda.wait().await;
+        assert_eq!(agenda.take_due(&clock), Some(id(2)));
     }
 
     /// Else a client would move all of its locks at each of its turns.
