@@ -5,9 +5,11 @@ use std::any::Any;
 use leasehold::Client;
 use leasehold::layer::{Quorum, RearmReport};
 
+use crate::store::opened;
+
 /// Opens a quorum by its hosts and options.
 pub async fn redlock(hosts: &str, options: &str) -> Client {
-    Client::open(&format!("redlock://{hosts}{options}")).await.unwrap()
+    opened(&format!("redlock://{hosts}{options}")).await
 }
 
 /// The layer behind a client.

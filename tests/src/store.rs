@@ -1,8 +1,8 @@
 //! The stores that a promise is shown on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::{Client, ClientBuilder, ErrorKind, Guard};
 use leasehold_testkit::{RedisQuorum, RedisServer};
 use tempfile::TempDir;
 
@@ -48,13 +48,58 @@ impl Store {
 
 /// Waits until no resource has a holder or a waiter, or fails with what is left.
 pub async fn settled(locks: &Client) {
-    let mut left = Vec::new();
-    for _ in 0..1000 {
-        left = locks.list("", None, 100).await.unwrap();
+    let began = Instant::now();
+    loop {
+        let left = locks.list("", None, 100).await.unwrap();
         if left.is_empty() {
             return;
         }
+        assert!(began.elapsed() < LIMIT, "left behind: {left:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("left behind: {left:?}");
 }
+
+/// Opens a client whose time limit is short: a busy machine may take longer for a connection.
+pub async fn opened(url: &str) -> Client {
+    opened_with(Client::builder, url).await
+}
+
+/// As [`opened`], with more settings.
+pub async fn opened_with(settings: impl Fn() -> ClientBuilder, url: &str) -> Client {
+    let began = Instant::now();
+    loop {
+        match settings().open(url).await {
+            Ok(locks) => return locks,
+            Err(error) => {
+                let is_late = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+                assert!(is_late && began.elapsed() < LIMIT, "{error}");
+            }
+        }
+    }
+}
+
+/// Waits until the store has confirmed the lease twice more. It received the second of these renewals after now, unless
+/// two were under way.
+///
+/// # Panics
+/// If the lease is lost.
+pub async fn renewed(guard: &Guard) {
+    let began = Instant::now();
+    for _ in 0..2 {
+        // In this order: what passes between the two is never taken for a renewal.
+        let remaining = guard.remaining();
+        let end = Instant::now() + remaining;
+        loop {
+            guard.check().expect("it is renewed");
+            let now = Instant::now();
+            if now + guard.remaining() > end {
+                break;
+            }
+            assert!(began.elapsed() < LIMIT, "nothing is renewed");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// No step takes this long on any machine.
+const LIMIT: Duration = Duration::from_secs(60);

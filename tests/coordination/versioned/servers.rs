@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, UpdateOutcome, Versioned};
 use leasehold_testkit::{EtcdCluster, MemcachedServer, PostgresServer, Proxy, RedisServer, Reply};
+use leasehold_tests::opened;
 
 use super::stores::{number, plus_one};
 use crate::fixture::within;
@@ -16,8 +17,7 @@ async fn add_one(value: &Versioned) -> leasehold::Result<UpdateOutcome> {
 /// Updates while every answer is lost for a while: what succeeds in the end was made once.
 async fn lost_answers_are_found_out(server: SocketAddr, url_at: impl Fn(SocketAddr) -> String) {
     let proxy = Proxy::start(server).await.unwrap();
-    let through = Client::open(&url_at(proxy.addr())).await.unwrap();
-    let direct = Client::open(&url_at(server)).await.unwrap();
+    let (through, direct) = (opened(&url_at(proxy.addr())).await, opened(&url_at(server)).await);
     let (value, other) = (through.versioned("stock"), direct.versioned("stock"));
     let (mut made, mut unknown) = (0, 0);
     for round in 0..LOST_ROUNDS {
