@@ -85,7 +85,7 @@ async fn contend(locks: Client, shared: Arc<Shared>) -> u64 {
 
 /// Waits until a new client finds all servers armed.
 async fn whole(servers: &RedisQuorum) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     'again: loop {
         assert!(Instant::now() < end, "not all servers are counted again");
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -131,7 +131,7 @@ async fn any_two_of_five_may_fail_at_any_moment() {
         // The lease of a holder at the time of the fault may have to run out first.
         while shared.referee.counts().grants < before + 5 {
             assert!(
-                injected_at.elapsed() < TTL + Duration::from_secs(10),
+                injected_at.elapsed() < Duration::from_secs(60),
                 "round {round}: no progress with {faults:?} on {first} and {second}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
