@@ -7,13 +7,16 @@ use std::time::Duration;
 use leasehold::{Client, Fence};
 use leasehold_testkit::Way;
 use leasehold_testkit::peers::Peer;
-use leasehold_tests::stores::{self, Stores};
+use leasehold_tests::stores::{self, Store, Stores};
 use leasehold_tests::{Partition, monotonic};
 
 const TTL: Duration = Duration::from_secs(2);
 
 /// No step takes this long on any machine: the end of a lease, of a session, or a new connection.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The ttl of the client that is not cut off: it renews within this, on however busy a machine.
+const LIVING: Duration = Duration::from_secs(60);
 
 const NAME: &str = "job";
 
@@ -35,41 +38,49 @@ impl Holder {
 }
 
 /// A loss is reported before another client can be granted the lock, and the cut-off client works again afterwards.
-async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, url: &str) {
+async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, store: &Store) {
+    let url = &store.mortal;
     let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), url);
-    let others = Client::open(url).await.unwrap();
+    let others = Client::open(&store.url).await.unwrap();
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
-        let held = holder.ask("lock").await;
-        let fence: Option<Fence> = held.strip_prefix("held ").unwrap().parse().ok();
-        let next = others.mutex(NAME).ttl(TTL);
-        let next = tokio::spawn(async move {
-            let guard = next.lock().await.unwrap();
-            (monotonic(), guard)
-        });
-        partition.cut(way);
-        let lost = holder.ask("lost").await;
-        let lost = Duration::from_nanos(lost.strip_prefix("lost ").unwrap().parse().unwrap());
-        let granted =
-            tokio::time::timeout(LIMIT, next).await.unwrap_or_else(|_| panic!("{url}, {way:?}: no grant"));
-        let (granted, guard) = granted.unwrap();
-        println!("{url}, {way:?}: granted {:?} after the loss", granted.saturating_sub(lost));
-        assert!(
-            lost <= granted,
-            "{url}, {way:?}: granted {:?} before the loss",
-            lost.saturating_sub(granted)
-        );
-        assert!(guard.fence() > fence || fence.is_none(), "{url}, {way:?}: {guard:?} after {held}");
-        assert!(partition.heal() > 0, "{url}, {way:?}: no packet was dropped");
-        guard.release().await.unwrap();
-        assert_eq!(holder.ask("release").await, "lost", "{url}, {way:?}");
+        let what = format!("{url}, {way:?}");
+        let mut rounds = 0;
+        // A holder that does not run for the whole lease sends nothing that could be dropped.
+        while cut_off(partition, &holder, &others, way, &what).await == 0 {
+            rounds += 1;
+            assert!(rounds < 5, "{what}: no packet was dropped");
+        }
     }
-    others.close(TTL).await;
+    others.close(Duration::from_secs(10)).await;
+}
+
+/// Cuts the holder off until another client is granted the lock. Returns how many packets were dropped.
+async fn cut_off(partition: &Partition, holder: &Holder, others: &Client, way: Way, what: &str) -> u64 {
+    let held = holder.ask("lock").await;
+    let fence: Option<Fence> = held.strip_prefix("held ").unwrap().parse().ok();
+    let next = others.mutex(NAME).ttl(LIVING);
+    let next = tokio::spawn(async move {
+        let guard = next.lock().await.unwrap();
+        (monotonic(), guard)
+    });
+    partition.cut(way);
+    let valid = holder.ask("lost").await;
+    let valid = Duration::from_nanos(valid.strip_prefix("lost ").unwrap().parse().unwrap());
+    let granted = tokio::time::timeout(LIMIT, next).await.unwrap_or_else(|_| panic!("{what}: no grant"));
+    let (granted, guard) = granted.unwrap();
+    println!("{what}: granted {:?} after the holder was valid", granted.saturating_sub(valid));
+    assert!(valid <= granted, "{what}: granted {:?} before the loss", valid.saturating_sub(granted));
+    assert!(guard.fence() > fence || fence.is_none(), "{what}: {guard:?} after {held}");
+    let dropped = partition.heal();
+    guard.release().await.unwrap();
+    assert_eq!(holder.ask("release").await, "lost", "{what}");
+    dropped
 }
 
 async fn on(stores: Option<Stores>, partition: &Partition) {
     let Some(stores) = stores else { return };
     for store in &stores.all {
-        a_loss_is_reported_before_the_next_grant(partition, &store.mortal).await;
+        a_loss_is_reported_before_the_next_grant(partition, store).await;
     }
 }
 

@@ -6,7 +6,9 @@
 //! | `check` | `valid` or `lost` |
 //! | `write` | `written`, or `refused` by the register |
 //! | `release` | `released` or `lost` |
-//! | `lost` | `lost NANOS`, the monotonic time of the machine, as soon as the loss is reported |
+//! | `lost` | `lost NANOS` once the loss is reported: the last time at which a check said that the lock is valid |
+//!
+//! The time is that of the machine's monotonic clock, and 0 if the lock was lost before the command.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
 
@@ -43,8 +45,17 @@ async fn main() {
                 Err(error) => panic!("{error}"),
             },
             ("lost", Some(guard)) => {
+                let mut valid = Duration::ZERO;
+                loop {
+                    let now = leasehold_tests::monotonic();
+                    if guard.check().is_err() {
+                        break;
+                    }
+                    valid = now;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
                 guard.lost().await;
-                println!("lost {}", leasehold_tests::monotonic().as_nanos());
+                println!("lost {}", valid.as_nanos());
             }
             ("release", Some(_)) => {
                 let released = held.take().unwrap().release().await;
