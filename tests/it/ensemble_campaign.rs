@@ -117,7 +117,7 @@ async fn a_client_is_cut_off(store: &str, campaign: &Campaign, rounds: usize) {
         // that moment.
         campaign.moves_on(1).await;
         assert!(guard.check().is_err(), "it holds, and another does");
-        tokio::time::timeout(Duration::from_secs(1), guard.lost()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(60), guard.lost()).await.unwrap();
         told.push(cut_at.elapsed());
         campaign.referee.leave(&guard);
         for proxy in &proxies {
@@ -141,12 +141,10 @@ async fn a_holder_is_paused(store: &str, campaign: &Campaign, rounds: usize) {
     };
     let mut paused = Vec::new();
     for _ in 0..rounds {
-        let held = ask("lock").await;
-        let fence: Fence = held.strip_prefix("held ").unwrap().parse().unwrap();
-        campaign.referee.enter_elsewhere(fence);
-        assert_eq!(ask("write").await, "written");
-        campaign.written_elsewhere();
-        assert_eq!(ask("check").await, "valid");
+        // On a busy machine its lease may end before it has written.
+        while !writes_elsewhere(campaign, &ask).await {
+            assert_eq!(ask("release").await, "lost");
+        }
         peer.lock().unwrap().stop().unwrap();
         let stopped_at = Instant::now();
         campaign.moves_on(3).await;
@@ -161,6 +159,22 @@ async fn a_holder_is_paused(store: &str, campaign: &Campaign, rounds: usize) {
         campaign.moves_on(5).await;
     }
     report(store, "holder paused, time until three others held", &mut paused);
+}
+
+/// Lets another process acquire the lock and write. Returns `true` if the lock is valid after that.
+async fn writes_elsewhere(campaign: &Campaign, ask: &impl AsyncFn(&'static str) -> String) -> bool {
+    let held = ask("lock").await;
+    let fence: Fence = held.strip_prefix("held ").unwrap().parse().unwrap();
+    let is_newest = campaign.referee.enter_elsewhere(fence);
+    let is_written = ask("write").await == "written";
+    if is_written {
+        campaign.written_elsewhere();
+    }
+    let is_valid = ask("check").await == "valid";
+    if is_valid && !(is_newest && is_written) {
+        campaign.referee.accuse("a holder that another one has overtaken believes that it holds");
+    }
+    is_valid
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

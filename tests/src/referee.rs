@@ -88,10 +88,14 @@ impl Referee {
         seen.last_grant = Instant::now();
     }
 
-    /// Records a grant that another process has reported; the reporting process watches its guard.
-    pub fn enter_elsewhere(&self, fence: Fence) {
+    /// Records a grant that another process has reported; the reporting process watches its guard. Returns `false`, and
+    /// records nothing, if a later grant overtook it: that process must have lost the lock.
+    pub fn enter_elsewhere(&self, fence: Fence) -> bool {
         let mut seen = self.lock();
-        if seen.highest.is_some_and(|highest| fence <= highest) {
+        if seen.highest.is_some_and(|highest| fence < highest) {
+            return false;
+        }
+        if seen.highest == Some(fence) {
             let text = format!("another process was granted {fence} after {:?}", seen.highest);
             seen.violations.push(text);
         }
@@ -103,6 +107,7 @@ impl Referee {
         }
         seen.highest = Some(fence);
         seen.last_grant = Instant::now();
+        true
     }
 
     /// Records the end of a hold, before it is released.
@@ -159,18 +164,19 @@ impl Referee {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::Client;
     use leasehold::local::MemoryBackend;
+    use leasehold::{Client, Tuning};
 
+    /// Opens a client that renews its leases long before they end.
     fn client(store: &Arc<MemoryBackend>) -> Client {
-        Client::builder().over(store.clone()).unwrap()
+        Client::builder().tuning(Tuning::default().renew_at(0.05)).over(store.clone()).unwrap()
     }
 
     /// Returns the guards of two grants of one lock in order, the first of which has reported its loss.
     async fn lost_and_next() -> (Arc<Guard>, Arc<Guard>) {
         let store = Arc::new(MemoryBackend::new());
         let (first, second) = (client(&store), client(&store));
-        let lost = first.mutex("job").ttl(Duration::from_millis(300)).lock().await.unwrap();
+        let lost = first.mutex("job").ttl(Duration::from_secs(6)).lock().await.unwrap();
         let seen = second.inspect("job").await.unwrap().holders.remove(0);
         second.break_claim("job", &seen).await.unwrap();
         lost.lost().await;
