@@ -6,7 +6,7 @@ use leasehold::{Client, Guard, State};
 use leasehold_testkit::RedisCluster;
 use tokio::task::JoinSet;
 
-const TTL: Duration = Duration::from_secs(5);
+const TTL: Duration = Duration::from_secs(15);
 
 /// Leases on the servers that answer, and on the one that hangs.
 const WELL: usize = 1_000;

@@ -5,6 +5,7 @@
 //! were granted before its lock was requested is a fault, no matter what happened to the servers.
 
 use std::collections::{BTreeMap, HashSet};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ use tokio::task::JoinSet;
 
 /// The ttl of every lock of a load.
 pub const TTL: Duration = Duration::from_secs(3);
+
+/// A holder looks so often until when its guard is valid.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Clients that take and hold mutexes until they are stopped.
 #[derive(Debug)]
@@ -130,16 +134,34 @@ async fn hold(shared: &Shared, site: &Site, before: Fence, guard: Guard, chance:
     granted(shared, site, before, &guard, number);
     // A few are held for up to four seconds, which is over renewals and failovers.
     let time = if chance < 40 { u64::from(chance) * 100 } else { u64::from(chance) % 20 };
-    let lost = tokio::select! {
-        _ = guard.lost() => true,
-        () = tokio::time::sleep(Duration::from_millis(time)) => false,
+    let (mut valid_until, mut looks) = (Instant::now(), tokio::time::interval(BETWEEN_LOOKS));
+    let held = async {
+        let mut end = pin!(tokio::time::sleep(Duration::from_millis(time)));
+        loop {
+            // In this order: the end is not taken for a later one.
+            let now = Instant::now();
+            match guard.remaining() {
+                Duration::ZERO => {}
+                remaining => valid_until = now + remaining,
+            }
+            tokio::select! {
+                _ = guard.lost() => return true,
+                () = &mut end => return false,
+                _ = looks.tick() => {}
+            }
+        }
     };
+    let lost = held.await;
     // Taken off the board first: from the release on another may hold it.
     let mut holder = remove_holder(site, number);
-    let ended = Instant::now();
+    // A task of a busy machine sees the end of its lease late. Its guard was not valid until then.
+    let ended = match guard.remaining() {
+        Duration::ZERO => Instant::now().min(valid_until),
+        _ => Instant::now(),
+    };
     if let Some(doubled) = holder.doubled.take() {
         let mut seen = lock(&shared.seen);
-        seen.longest_double = seen.longest_double.max(ended - doubled);
+        seen.longest_double = seen.longest_double.max(ended.saturating_duration_since(doubled));
     }
     drop(holder);
     let guard = Arc::try_unwrap(guard).unwrap();
