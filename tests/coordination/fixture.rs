@@ -11,7 +11,7 @@ use crate::player::{Stage, Victim};
 use leasehold_tests::stores::Store;
 
 /// The ttl of a process that dies: its lock is free for others soon after this.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(6);
 /// The ttl of a process that lives: it renews within this, on however busy a machine.
 pub(crate) const LIVING: Duration = Duration::from_secs(12);
 /// Nothing takes longer, on however busy a machine.
@@ -54,7 +54,7 @@ impl Fixture {
             one: Client::open(&store.url).await.unwrap(),
             two: Client::open(&store.url).await.unwrap(),
             url: store.url.clone(),
-            mortal: store.mortal.clone(),
+            mortal: store.mortal(TTL),
             is_shared: store.is_shared,
         }
     }
@@ -89,7 +89,8 @@ impl Fixture {
         step: u32,
         place: SemaphorePermit<'static>,
     ) -> Victim {
-        Victim::new(&self.mortal, primitive.name, part, step, place)
+        let url = if step == part.steps { &self.url } else { &self.mortal };
+        Victim::new(url, primitive.name, part, step, place)
     }
 
     /// Waits until no claim holds this name.
@@ -150,6 +151,15 @@ pub(crate) fn within<T>(
 pub(crate) fn not_before(what: &str, begun: Instant, least: Duration) {
     let passed = begun.elapsed();
     assert!(passed >= least.mul_f64(0.99), "{what}: only {passed:?} have passed of {least:?}");
+}
+
+/// Asserts that a wait with a limit was granted nothing. A store that does not answer within the two seconds after the
+/// limit leaves that unknown.
+pub(crate) fn assert_not_granted<T>(outcome: leasehold::Result<Option<T>>) {
+    match outcome {
+        Ok(granted) => assert!(granted.is_none(), "it was granted"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
+    }
 }
 
 /// Asserts that the operation was refused because this store does not support it.

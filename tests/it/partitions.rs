@@ -12,6 +12,9 @@ use leasehold_tests::{Partition, monotonic};
 
 const TTL: Duration = Duration::from_secs(2);
 
+/// The session of the holder, on a store that has sessions: its lock is free for others soon after this.
+const SESSION: Duration = Duration::from_secs(4);
+
 /// No step takes this long on any machine: the end of a lease, of a session, or a new connection.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -39,8 +42,8 @@ impl Holder {
 
 /// A loss is reported before another client can be granted the lock, and the cut-off client works again afterwards.
 async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, store: &Store) {
-    let url = &store.mortal;
-    let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), url);
+    let url = store.mortal(SESSION);
+    let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), &url);
     let others = Client::open(&store.url).await.unwrap();
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
         let what = format!("{url}, {way:?}");

@@ -2,6 +2,7 @@
 //! down, share it.
 
 use std::any::Any;
+use std::time::Duration;
 
 use crate::redlock::arm;
 use leasehold_testkit::{
@@ -18,15 +19,20 @@ pub struct Stores {
 /// A store of its own for one test.
 pub struct Store {
     pub url: String,
-    /// The same, where a client shall be known as dead soon.
-    pub mortal: String,
     /// `true` if other processes can reach the store.
     pub is_shared: bool,
 }
 
+impl Store {
+    /// Returns the URL with which a client is known as dead after `session`, on a store that has sessions.
+    pub fn mortal(&self, session: Duration) -> String {
+        self.url.replace("session=30s", &format!("session={}s", session.as_secs()))
+    }
+}
+
 impl Stores {
     fn of(urls: impl IntoIterator<Item = String>, keep: impl Any + Send) -> Option<Stores> {
-        let store = |url: String| Store { mortal: url.clone(), url, is_shared: true };
+        let store = |url| Store { url, is_shared: true };
         Some(Stores { all: urls.into_iter().map(store).collect(), _keep: Box::new(keep) })
     }
 }
@@ -87,11 +93,7 @@ pub async fn zookeeper() -> Option<Stores> {
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     let url = ensemble.url();
     let urls = [format!("{url}?session=30s"), format!("{url}?session=30s&dialect=curator&prefix=others")];
-    let mut stores = Stores::of(urls, ensemble)?;
-    for store in &mut stores.all {
-        store.mortal = store.url.replace("session=30s", "session=4s");
-    }
-    Some(stores)
+    Stores::of(urls, ensemble)
 }
 
 pub async fn memcached() -> Option<Stores> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, Election, ErrorKind, Leader, LockSupport};
 
-use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
+use crate::fixture::{
+    Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_not_granted, assert_unsupported, within_limit,
+};
 use crate::player::Stage;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
@@ -100,7 +102,7 @@ async fn candidates_lead_in_turn_and_all_clients_see_the_leader(fixture: &Fixtur
     assert_eq!(ours.leader().await.unwrap(), None);
     let first = within_limit("the first", ours.campaign("ann")).await.unwrap();
     assert!(theirs.try_campaign("ben").await.unwrap().is_none());
-    assert!(theirs.try_campaign_for("ben", Duration::from_millis(100)).await.unwrap().is_none());
+    assert_not_granted(theirs.try_campaign_for("ben", Duration::from_millis(100)).await);
     let seen = theirs.leader().await.unwrap().unwrap();
     assert_eq!((seen.value.as_str(), seen.fence), ("ann", first.fence()));
     let (next, resigned) = tokio::join!(within_limit("the next", theirs.campaign("ben")), first.resign());

@@ -96,6 +96,8 @@ async fn stripes_exclude_and_their_report_counts_waits() {
     let locks = memory().await;
     let stock = locks.striped_mutex("stock", 3);
     let left: Arc<Vec<AtomicU32>> = Arc::new((0..3).map(|_| AtomicU32::new(40)).collect());
+    // Else each buyer may be done before the next one begins.
+    let whole = stock.all().lock().await.unwrap();
     let mut buyers = Vec::new();
     for buyer in 0..200 {
         let (stock, left) = (stock.clone(), left.clone());
@@ -114,6 +116,10 @@ async fn stripes_exclude_and_their_report_counts_waits() {
             u32::from(sold)
         }));
     }
+    while stock.report().stripes.iter().all(|stripe| stripe.waited == 0) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    whole.release().await.unwrap();
     let mut sold = 0;
     for buyer in buyers {
         sold += buyer.await.unwrap();

@@ -145,7 +145,7 @@ async fn rules(fixture: &Fixture) {
     let last = guards.fence();
     guards.check().unwrap();
     // The present holder keeps the lock alive, and its former holders can no longer end it.
-    tokio::time::sleep(LIVING / 8).await;
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     guards.check().unwrap();
     guards =
         fixture.one.mutex(name).ttl(LIVING).accept_transfer(&guards.transfer().await.unwrap()).await.unwrap();

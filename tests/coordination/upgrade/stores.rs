@@ -9,7 +9,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, LockSupport, RwLock, Upgradable};
 
-use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
+use crate::fixture::{
+    Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_not_granted, assert_unsupported, within_limit,
+};
 use crate::player::{Stage, Victim};
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
@@ -122,7 +124,7 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer(
     let mut guard = within_limit("to read", ours.upgradable_read()).await.unwrap();
     let reader = within_limit("to read", theirs.read()).await.unwrap();
     let as_reader = guard.fence();
-    assert!(!guard.try_upgrade_for(AWHILE).await.unwrap());
+    assert_not_granted(guard.try_upgrade_for(AWHILE).await.map(|is_writer| is_writer.then_some(())));
     assert!(!within_limit("to try", Box::pin(try_upgrade(&mut guard))).await);
     assert!(!guard.is_writer() && guard.check().is_ok());
     // Its request is gone, so readers are let in again.
