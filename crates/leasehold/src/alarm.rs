@@ -244,9 +244,9 @@ pub(crate) mod tests {
             }
         }
         let waker = std::sync::Arc::new(Spiteful).into();
-        let mut first = Alarm::after(Duration::from_millis(5));
+        let mut first = Alarm::after(Duration::from_millis(200));
         assert!(first.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
-        block_on(Alarm::after(Duration::from_millis(20)));
+        block_on(Alarm::after(Duration::from_millis(300)));
         block_on(first);
     }
 }

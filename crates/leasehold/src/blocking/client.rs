@@ -122,8 +122,10 @@ mod tests {
     fn interrupted_change_may_have_happened_and_a_wait_has_not() {
         let store = Arc::new(MemoryBackend::new());
         let (locks, wire) = client(&store);
-        let (latch, interrupt) = (locks.latch("started", 1), Interrupt::new());
-        wire.set(Verb::Swap, Mode::LateReply(Duration::from_secs(1)));
+        let (latch, interrupt) = (locks.latch("started", 2), Interrupt::new());
+        // The first one writes twice, the next one once.
+        latch.count_down().unwrap();
+        wire.set(Verb::Swap, Mode::LateReply(Duration::from_secs(3_600)));
         let counting = latch.clone().interrupted_by(&interrupt);
         let counting = thread::spawn(move || counting.count_down());
         while latch.remaining().unwrap() > 0 {

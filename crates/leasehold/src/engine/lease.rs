@@ -710,8 +710,8 @@ mod tests {
         // No runtime, no watchdog, and a renewal that moves the end while it is waited for.
         let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
         let term = Term::Lease {
-            given: Duration::from_millis(60),
-            relied_on: Duration::from_millis(50),
+            given: Duration::from_millis(1_100),
+            relied_on: Duration::from_secs(1),
             lock_delay: Duration::ZERO,
         };
         let grant = Grant::new(clock.now());

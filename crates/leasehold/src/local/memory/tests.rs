@@ -6,6 +6,7 @@ use leasehold_core::{ClaimId, ManualClock, Share};
 
 use super::store::MIN_SWEEP;
 use super::*;
+use crate::clock::TokioClock;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -89,16 +90,18 @@ async fn only_the_called_claim_is_woken() {
     assert!(matches!(first, Poll::Ready(Ok(Step::Granted(_)))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn waiter_is_granted_when_the_lease_of_its_predecessor_ends() {
-    let backend = Arc::new(MemoryBackend::new());
+    let clock = Arc::new(TokioClock::new());
+    let backend = Arc::new(MemoryBackend::with_clock(clock.clone()));
     let short = |n| claim(n, "a", Share::MUTEX).ttl(Duration::from_millis(150));
     let claims: Vec<Claim> = (0..4).map(short).collect();
     fence_of(&backend, &claims[0]).await.unwrap();
     let mut waiting = Vec::new();
     for (place, claim) in claims.iter().enumerate().skip(1) {
         let (claim, asked) = (claim.clone(), backend.clone());
-        waiting.push(tokio::spawn(async move { asked.contend(&claim, &forever()).await }));
+        let patience = Patience::unlimited(clock.clone());
+        waiting.push(tokio::spawn(async move { asked.contend(&claim, &patience).await }));
         while backend.list("", None, 9).await.unwrap()[0].waiting < u32::try_from(place).unwrap() {
             tokio::task::yield_now().await;
         }
