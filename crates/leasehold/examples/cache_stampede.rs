@@ -22,9 +22,9 @@ const CALLERS: u32 = 100;
 /// The time to make the page.
 const LOAD: Duration = Duration::from_millis(100);
 /// The time for which a page is fresh.
-const FRESH: Duration = Duration::from_secs(2);
+const FRESH: Duration = Duration::from_secs(5);
 /// The time after which a loader without a sign of life counts as dead.
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(3);
 
 /// The slow maker of pages. It counts how often a page is made.
 #[derive(Clone, Default)]
@@ -35,6 +35,12 @@ impl Source {
         self.0.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(LOAD).await;
         Ok(Some(b"<html>".to_vec()))
+    }
+
+    /// Begins to make a page, and gets no further.
+    async fn page_that_never_comes(self) -> Result<Option<Vec<u8>>, String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
     }
 }
 
@@ -123,7 +129,8 @@ async fn dies(locks: &Client, source: &Source) -> leasehold::Result<()> {
     let wire = Arc::new(Fault::over(locks.backend().clone()));
     let flight = flight(&Client::builder().over(wire.clone())?)?;
     let loading = source.clone();
-    let caller = tokio::spawn(async move { flight.get_or_load(FRESH, move || loading.page()).await });
+    let caller =
+        tokio::spawn(async move { flight.get_or_load(FRESH, move || loading.page_that_never_comes()).await });
     while source.0.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

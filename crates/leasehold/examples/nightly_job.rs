@@ -19,7 +19,7 @@ use leasehold::{Client, FenceGrade};
 
 /// The largest difference between the clocks of the machines. An hour would do no harm to a job that
 /// runs once a day.
-const SKEW: Duration = Duration::from_secs(3);
+const SKEW: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

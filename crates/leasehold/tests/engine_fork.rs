@@ -14,7 +14,7 @@ use std::time::Duration;
 use common::block_on;
 use futures_util::FutureExt;
 use leasehold::backend::LossCause;
-use leasehold::{Client, ErrorKind, Guard, State, blocking};
+use leasehold::{Client, ErrorKind, Guard, State, Tuning, blocking};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -24,8 +24,8 @@ const FORKING: &str = "
 ";
 const URL: &str = "LEASEHOLD_FORK_URL";
 const RUNTIME: &str = "LEASEHOLD_FORK_RUNTIME";
-/// A third of it is when the first renewal is due.
-const TTL: Duration = Duration::from_secs(12);
+/// A tenth of it is when the first renewal is due.
+const TTL: Duration = Duration::from_secs(40);
 
 /// The test that is the process that forks.
 const PARENT: &str = "the_parent";
@@ -165,7 +165,8 @@ fn the_parent() {
     };
     let runtime = runtime.enable_all().build().unwrap();
     let (locks, mut guards, waiting, trying) = runtime.block_on(async {
-        let locks = Client::open(&url).await.unwrap();
+        let tuning = Tuning::default().renew_at(0.1);
+        let locks = Client::builder().tuning(tuning).open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
             guards.push(locks.mutex(format!("job/{number}")).ttl(TTL).lock().await.unwrap());
@@ -202,7 +203,7 @@ fn the_parent() {
                 // The loop of the parent continues here, past the time at which it would renew, also
                 // when no client is left.
                 let run_for = |length| runtime.block_on(async { tokio::time::sleep(length).await });
-                run_for(TTL / 3 + Duration::from_secs(1));
+                run_for(TTL / 10 + Duration::from_secs(1));
                 drop((guards, locks, waiting));
                 run_for(Duration::from_secs(1));
             } else {

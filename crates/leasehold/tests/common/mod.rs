@@ -51,38 +51,30 @@ impl Store {
 
 /// Waits until the resource has no holder and no waiter, or fails with what is left.
 pub(crate) async fn settles(locks: &Client, name: &str) {
-    let mut last: Option<Snapshot> = None;
-    for _ in 0..500 {
-        let snapshot = locks.inspect(name).await.unwrap();
-        if snapshot.holders.is_empty() && snapshot.waiting.is_empty() {
-            return;
-        }
-        last = Some(snapshot);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("left behind: {last:?}");
+    until(locks, name, "left behind", |seen| seen.holders.is_empty() && seen.waiting.is_empty()).await;
 }
 
 /// Waits until `count` claims wait on the server.
 pub(crate) async fn waiting(locks: &Client, name: &str, count: usize) {
-    for _ in 0..500 {
-        if locks.inspect(name).await.unwrap().waiting.len() == count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never {count} waiting on {name}");
+    until(locks, name, &format!("never {count} waiting"), |seen| seen.waiting.len() == count).await;
 }
 
 /// Waits until the server has a holder.
 pub(crate) async fn held(locks: &Client, name: &str) {
-    for _ in 0..500 {
-        if !locks.inspect(name).await.unwrap().holders.is_empty() {
+    until(locks, name, "never held", |seen| !seen.holders.is_empty()).await;
+}
+
+/// Waits until the resource is in a state, or fails with the one that it is in. The time is that of the runtime.
+async fn until(locks: &Client, name: &str, what: &str, is_so: impl Fn(&Snapshot) -> bool) {
+    let began = tokio::time::Instant::now();
+    loop {
+        let seen = locks.inspect(name).await.unwrap();
+        if is_so(&seen) {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(began.elapsed() < ms(60_000), "{what}: {name}: {seen:?}");
+        tokio::time::sleep(ms(5)).await;
     }
-    panic!("never held: {name}");
 }
 
 /// Runs a future on a minimal executor: no timers, no tasks, nothing of tokio.

@@ -198,11 +198,16 @@ async fn many_locks_at_once_take_a_time_in_proportion_to_their_number() {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
     let mut spent = Vec::new();
     for count in [512, 4096] {
-        let all = locks.lock_all((0..count).map(|number| format!("{count}/{number}")));
-        let began = now();
-        let guard = all.lock().await.unwrap();
-        spent.push(now() - began);
-        guard.release().await.unwrap();
+        // The quickest of three: others of the machine take part of its caches.
+        let mut tries = Vec::new();
+        for attempt in 0..3 {
+            let all = locks.lock_all((0..count).map(|number| format!("{count}/{attempt}/{number}")));
+            let began = now();
+            let guard = all.lock().await.unwrap();
+            tries.push(now() - began);
+            guard.release().await.unwrap();
+        }
+        spent.push(tries.into_iter().min().unwrap());
     }
     // Eight times as many; with a step for each pair of them it would be sixty-four.
     assert!(spent[1] < spent[0] * 24, "{spent:?}");

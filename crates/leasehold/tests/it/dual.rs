@@ -80,7 +80,7 @@ async fn a_fleet_moves_in_three_steps_without_two_holders() {
             let locks = client(&server, options).await;
             let (inside, entered) = (inside.clone(), entered.clone());
             tasks.push(tokio::spawn(async move {
-                let mutex = locks.mutex(over).ttl(Duration::from_secs(5));
+                let mutex = locks.mutex(over).ttl(Duration::from_secs(60));
                 for _ in 0..15 {
                     let guard = mutex.lock().await.unwrap();
                     assert!(
@@ -112,10 +112,10 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     let guard = old.mutex("job").lock().await.unwrap();
     assert!(both.mutex("job").try_lock().await.unwrap().is_none());
     assert!(new.mutex("job").try_lock().await.unwrap().is_some(), "a look leaves nothing behind");
-    let short = both.mutex("job").ttl(Duration::from_secs(2));
+    let short = both.mutex("job").ttl(Duration::from_secs(10));
     let waiting = tokio::spawn(async move { short.lock().await });
     // Longer than a lease of the new lock.
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
     assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the next waiter has it");
     waiting.abort();
     // Its lease lasts longer than that.
@@ -130,7 +130,7 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waiting.is_finished());
     guard.release().await.unwrap();
-    let guard = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap().unwrap().unwrap();
     assert!(guard.fence().is_some());
 }
 
@@ -141,7 +141,7 @@ async fn the_loss_of_one_is_the_loss_of_both() {
     let locks = Client::builder().tuning(Tuning::default().renew_at(0.05));
     let locks = locks.open(&format!("{}?dialect=dual:plain", server.url())).await.unwrap();
     for keys in [&["DEL", "job"][..], &["DEL", "{lh:job}:held"]] {
-        let guard = locks.mutex("job").ttl(Duration::from_secs(8)).lock().await.unwrap();
+        let guard = locks.mutex("job").ttl(Duration::from_secs(30)).lock().await.unwrap();
         server.command(keys).await.unwrap();
         let cause = tokio::time::timeout(Duration::from_secs(60), guard.lost()).await.unwrap();
         assert_eq!(cause, LossCause::Gone, "{keys:?}");
@@ -206,7 +206,7 @@ async fn a_failure_in_between_leaves_nothing() {
     let error = locks.mutex("job").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("may have"), "{error}");
     // The new lock is released.
-    let guard = after.mutex("job").try_lock_for(Duration::from_secs(5)).await;
+    let guard = after.mutex("job").try_lock_for(Duration::from_secs(60)).await;
     guard.unwrap().unwrap().release().await.unwrap();
 }
 

@@ -227,4 +227,4 @@ impl Backend for Spiteful {
     }
 }
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);

@@ -126,7 +126,9 @@ async fn thousands_of_acquisitions_dropped_at_random_leave_nothing() {
         task.await.unwrap();
     }
     settles(&locks, "job").await;
-    assert!(locks.rwlock("job").try_write().await.unwrap().is_some());
+    // Releases of this process may still be under way.
+    let writer = locks.rwlock("job").try_write_for(ms(60_000)).await.unwrap();
+    drop(writer.expect("nothing is left"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -771,9 +771,10 @@ async fn files_linger_for_at_most_the_time() {
     let lock = locks.mutex("job").linger(ms(300));
     let first = used(&lock).await;
     let released = std::time::Instant::now();
-    assert_eq!(used(&lock).await, Fence { sub: 1, ..first });
+    let again = used(&lock).await;
+    // Else the machine is so busy that the time was over.
+    assert!(again == Fence { sub: 1, ..first } || released.elapsed() >= ms(250), "{again:?} after {first:?}");
     if let Some(guard) = other.mutex("job").try_lock().await.unwrap() {
-        // The machine is so busy that the time is over.
         assert!(released.elapsed() >= ms(250), "another process got it while it lingers");
         drop(guard);
     }

@@ -147,7 +147,7 @@ async fn claim_that_has_waited_tries_soon_among_several_again() {
     let _waits = waits(&quorum);
     tokio::time::sleep(ms(3_000)).await;
     hold(&nodes, ms(500));
-    tokio::time::sleep(ms(250)).await;
+    tokio::time::sleep(ms(260)).await;
     // When that lease ends, there are several again.
     let before = nodes[0].is_asked(Ask::Prepare);
     *nodes[0].lock.lock().unwrap() = None;

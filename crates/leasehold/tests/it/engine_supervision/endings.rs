@@ -108,8 +108,8 @@ fn change_under_way_when_the_runtime_ends_may_have_happened() {
         std::thread::sleep(ms(1));
     }
     wire.set(Verb::Read, Mode::Hang);
-    let reads = elsewhere(async move { latch.wait().await });
     let before = wire.calls(Verb::Read);
+    let reads = elsewhere(async move { latch.wait().await });
     while wire.calls(Verb::Read) == before {
         std::thread::sleep(ms(1));
     }

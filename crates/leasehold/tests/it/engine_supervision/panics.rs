@@ -291,7 +291,8 @@ async fn a_clock_that_panics_costs_no_lease_and_hides_no_loss() {
     // It is renewed long before it ends, which a busy machine is not late for.
     let locks = Client::builder().tuning(Tuning::default().renew_at(0.05)).clock(moody.clone());
     let locks = locks.over(wire.clone()).unwrap();
-    let guard = locks.mutex("job").ttl(ms(4_000)).lock().await.unwrap();
+    let guard = locks.mutex("job").ttl(ms(20_000)).lock().await.unwrap();
+    let short = locks.mutex("short").ttl(ms(4_000)).lock().await.unwrap();
     moody.0.store(true, Ordering::SeqCst);
     let valid_until = || SystemClock.now().after(guard.remaining());
     let granted_until = valid_until();
@@ -304,5 +305,5 @@ async fn a_clock_that_panics_costs_no_lease_and_hides_no_loss() {
     .await
     .unwrap();
     wire.set(Verb::Renew, Mode::Hang);
-    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.unwrap(), LossCause::Expired);
+    assert_eq!(tokio::time::timeout(SOON, short.lost()).await.unwrap(), LossCause::Expired);
 }

@@ -12,7 +12,7 @@ use leasehold::{ClientBuilder, Event, EventSubscriber, Tuning};
 
 use crate::common::ms;
 
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(60);
 
 /// Opens a client that renews its leases twenty times before they end: a machine that is busy for seconds ends none.
