@@ -335,11 +335,12 @@ impl Suite {
 
     /// Returns how many of its tests run at a time, where that is not one a core. The laws of a store
     /// wait for the ends of leases two thirds of their time, and distinguish by themselves what is late
-    /// from what is broken. What is built on locks runs on all stores at once: it has a bound of its
-    /// own on the processes that it starts, and then waits for the dead ones.
+    /// from what is broken, and those of the command wait as long for their processes. What is built on
+    /// locks runs on all stores at once: it has a bound of its own on the processes that it starts, and
+    /// then waits for the dead ones.
     fn width(&self) -> Option<usize> {
         match self.name()? {
-            "cell" | "session" => Some(2 * cores()),
+            "cell" | "session" | "cli" => Some(2 * cores()),
             name if name.starts_with("conformance") => Some(2 * cores()),
             "coordination" | "partitions" => Some(STORES),
             _ => None,
