@@ -4,32 +4,35 @@
 //! the machine is busy, loses nothing of what it has still to write.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// The knowledge whether a thread writes at this moment.
+/// The number of beginnings and ends of a thread's writes: odd while it writes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Writing(Arc<AtomicBool>);
+pub(crate) struct Writing(Arc<AtomicU64>);
 
 impl Writing {
     /// Calls a function that writes.
     pub(crate) fn during<T>(&self, write: impl FnOnce() -> T) -> T {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
         let written = write();
-        self.0.store(false, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
         written
     }
 
-    /// Waits for the answer of the thread that all is written. A thread that still writes after a second is not waited
-    /// for: its place takes no output.
+    /// Waits for the answer of the thread that all is written. A thread that was in one write for a whole second is not
+    /// waited for: its place takes no output.
     pub(crate) async fn flushed(&self, mut answer: oneshot::Receiver<()>) {
+        let mut before = self.0.load(Ordering::Relaxed);
         for _ in 0..MOST_TURNS {
             let answered = tokio::time::timeout(TURN, &mut answer).await;
-            if answered.is_ok() || self.0.load(Ordering::Relaxed) {
+            let now = self.0.load(Ordering::Relaxed);
+            if answered.is_ok() || (now == before && now % 2 == 1) {
                 return;
             }
+            before = now;
         }
     }
 }
@@ -54,6 +57,22 @@ mod tests {
         });
         writing.flushed(answer).await;
         // Nobody would take an answer that comes later.
+        assert_eq!(thread.join().unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn thread_that_is_late_and_then_writes_is_waited_for() {
+        let (done, answer) = oneshot::channel();
+        let writing = Writing::default();
+        let thread = std::thread::spawn({
+            let writing = writing.clone();
+            move || {
+                std::thread::sleep(TURN / 2);
+                writing.during(|| std::thread::sleep(TURN));
+                done.send(())
+            }
+        });
+        writing.flushed(answer).await;
         assert_eq!(thread.join().unwrap(), Ok(()));
     }
 
