@@ -2,8 +2,8 @@
 //!
 //! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
 //! register is a node without data: were it removed, a late write could mistake its successor for it.
-//! Each read comes after a change that a quorum confirms: a server may lag behind its leader, and the
-//! leader that answers a `sync` may have been deposed. A waiter sets its watch together with the look.
+//! What is returned was read after a change that a quorum confirms: a server may lag behind its leader, and
+//! the leader that answers a `sync` may have been deposed. A waiter looks at less, together with its watch.
 
 use async_trait::async_trait;
 use futures_util::future::join;
@@ -123,7 +123,7 @@ impl Ensemble {
         Err(Failure::unavailable("what is above a register was removed while it was made; try again"))
     }
 
-    /// Returns the present value, and a watch on the next state.
+    /// Returns a value that may be an old one, and a watch on the state after it.
     async fn watch_register(
         &self,
         session: &EnsembleSession,

@@ -518,9 +518,12 @@ async fn deposed_leader_shows_no_replaced_register() {
     // Their requests are to be there when the server continues.
     tokio::time::sleep(Duration::from_millis(100)).await;
     servers.resume(leader).unwrap();
-    assert_eq!(read.await.unwrap().value.as_deref(), Some(&b"new"[..]));
+    let limit = Duration::from_secs(120);
+    let read = tokio::time::timeout(limit, read).await.unwrap().unwrap();
+    assert_eq!(read.value.as_deref(), Some(&b"new"[..]));
     eventually(async || ahead.swap(&name, &new.stamp, &put("newest")).await.is_ok()).await;
-    assert_eq!(waits.await.unwrap().value.as_deref(), Some(&b"newest"[..]));
+    let waits = tokio::time::timeout(limit, waits).await.unwrap().unwrap();
+    assert_eq!(waits.value.as_deref(), Some(&b"newest"[..]));
 }
 
 /// Reads a register until the server answers; with `seen`, waits for another state.
