@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind};
@@ -116,7 +116,9 @@ async fn stripes_exclude_and_their_report_counts_waits() {
             u32::from(sold)
         }));
     }
+    let begun = Instant::now();
     while stock.report().stripes.iter().all(|stripe| stripe.waited == 0) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no buyer waits");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     whole.release().await.unwrap();

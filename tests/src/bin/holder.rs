@@ -55,7 +55,7 @@ async fn main() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 guard.lost().await;
-                println!("lost {}", valid.as_nanos());
+                println!("lost {} {}", valid.as_nanos(), leasehold_tests::monotonic().as_nanos());
             }
             ("release", Some(_)) => {
                 let released = held.take().unwrap().release().await;

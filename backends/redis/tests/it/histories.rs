@@ -233,6 +233,7 @@ fn any_history_is_answered_as_the_rule_says() {
     });
     // Each history that was fast enough was compared, up to where another one was too slow.
     println!("the machine was too slow for {} of 400 histories", slow.get());
+    assert!(slow.get() < 400, "no history was compared as a whole");
 }
 
 #[tokio::test]
@@ -254,7 +255,8 @@ async fn ends_of_leases_and_places_are_those_of_the_rule() {
         kept += join_all(runs).await.into_iter().filter(|kept| *kept).count();
         println!("{kept} histories were fast enough after round {round} of 48");
         if kept >= 4 {
-            break;
+            return;
         }
     }
+    assert!(kept > 0, "no history was compared as a whole");
 }

@@ -159,7 +159,7 @@ impl Store {
             Duration::MAX
         } else if self.is(Defect::LeaseEndsEarly) {
             // So early that a machine which pauses for a moment does not hide it.
-            ttl / 10
+            ttl / 4
         } else {
             ttl
         }

@@ -78,7 +78,7 @@ impl Store {
             false => Stamp::new(last.to_string()),
         };
         let keep = put.keep.map(|keep| match self.defect {
-            Some(Defect::ForgetsEarly) => keep / 10,
+            Some(Defect::ForgetsEarly) => keep / 4,
             Some(Defect::NeverForgets) => Duration::MAX / 2,
             _ => keep,
         });
