@@ -156,6 +156,20 @@ async fn a_message_that_is_refused_changes_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn right_to_publish_is_checked_for_the_channel_of_the_lock() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let url = format!("redis://jobs:secret@{}", server.addr());
+    let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+    allow(&server, &rules.replace("&{lh:*", "&{lh:job}:wake")).await;
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let [job, other] = ["job", "other"].map(|name| claim_of(name, Share::MUTEX, Duration::from_secs(10)));
+    assert!(got(&*backend, &job).await && freed(&*backend, &job).await);
+    if !is_before_7(&server).await {
+        assert_eq!(backend.contend(&other, &no_patience()).await.unwrap_err().kind, FailureKind::Denied);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_the_redisson_dialect_that_is_refused_changes_no_answer() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let url = format!("redis://jobs:secret@{}?dialect=redisson", server.addr());
