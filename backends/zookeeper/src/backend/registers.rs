@@ -2,8 +2,8 @@
 //!
 //! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
 //! register is a node without data: were it removed, a late write could mistake its successor for it.
-//! What is returned was read after a change that a quorum confirms: a server may lag behind its leader, and
-//! the leader that answers a `sync` may have been deposed. A waiter looks at less, together with its watch.
+//! A value is returned if it was read after a change that a quorum confirms: a server may lag behind its
+//! leader, and the leader that answers a `sync` may have been deposed. The look beside a watch does not suffice.
 
 use async_trait::async_trait;
 use futures_util::future::join;
@@ -42,7 +42,7 @@ impl Registers for ZooKeeperBackend {
             session.ask(ensemble.config.timeout, async { Ok(both.await) }).await.map_err(cannot_read)?;
         match proof.and(got) {
             Ok((data, stat)) => registered(at, &data, &stat),
-            // Without the root a change is refused in its turn, and there is no register either.
+            // Without the root a change is refused in its turn, and no register exists.
             Err(Error::NoNode) => Ok(nothing()),
             Err(error) => Err(cannot_read(error)),
         }

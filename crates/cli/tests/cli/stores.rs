@@ -21,7 +21,7 @@ fn etcd_keeps_the_contract() {
         url: server.url(),
         options: ["--ttl", "2s"],
         frees_within: Duration::from_secs(25),
-        told_within: Duration::from_secs(25),
+        reported_within: Duration::from_secs(25),
         stop: Box::new(|| server.stop(0).unwrap()),
         resume: Box::new(|| server.resume(0).unwrap()),
     };
@@ -39,7 +39,7 @@ fn zookeeper_keeps_the_contract() {
         options: ["--ttl", "2s"],
         frees_within: Duration::from_secs(25),
         // Half of the session that it has without the option is 15 s.
-        told_within: Duration::from_secs(12),
+        reported_within: Duration::from_secs(12),
         stop: Box::new(|| server.stop(0).unwrap()),
         resume: Box::new(|| server.resume(0).unwrap()),
     };
@@ -65,8 +65,8 @@ struct Kind<'a> {
     /// The time that is too long for the lock of a claim with these options to stay taken after a crash: less than
     /// that of a claim without options, and long enough for a busy machine.
     frees_within: Duration,
-    /// As long for a holder to be told that its server hangs.
-    told_within: Duration,
+    /// The time that is too long for the report that a server hangs.
+    reported_within: Duration,
     stop: Box<dyn Fn() + 'a>,
     resume: Box<dyn Fn() + 'a>,
 }
@@ -210,7 +210,7 @@ fn a_server_that_hangs_ends_the_command(kind: &Kind<'_>, sandbox: &Sandbox) {
     (kind.stop)();
     let began = Instant::now();
     holder.line_with("told");
-    assert!(began.elapsed() <= kind.told_within, "told after {:?}", began.elapsed());
+    assert!(began.elapsed() <= kind.reported_within, "reported after {:?}", began.elapsed());
     (kind.resume)();
     holder.end().expect(76).says("lost");
 }

@@ -113,7 +113,7 @@ async fn wiped_store_is_found_and_the_register_stays_right() {
         let is_of_grants = ["I2", "I4", "I13"].iter().any(|invariant| violation["invariant"] == *invariant);
         assert!(is_of_grants && !violation["doubt"].is_null(), "{shown:#}");
     }
-    // A holder that was told before the end of its lease is one that the store forgot.
+    // A loss that is reported before the end of its lease is that of a claim that the store forgot.
     let only_forgot = violations.iter().all(|violation| violation["invariant"] == "I13");
     let expected = if only_forgot { (1, Some("store-forgot")) } else { (70, Some("broken")) };
     assert_eq!((ended.code(), shown["judgement"].as_str()), expected, "{shown:#}");
