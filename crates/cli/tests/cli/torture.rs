@@ -117,7 +117,9 @@ async fn wiped_store_is_found_and_the_register_stays_right() {
     let only_forgot = violations.iter().all(|violation| violation["invariant"] == "I13");
     let expected = if only_forgot { (1, Some("store-forgot")) } else { (70, Some("broken")) };
     assert_eq!((ended.code(), shown["judgement"].as_str()), expected, "{shown:#}");
-    assert!(shown["verdict"]["counts"]["losses"].as_u64() > Some(0), "{shown:#}");
+    // Few hold it until a renewal, and all release it.
+    let mut findings = shown["findings"].as_array().unwrap().iter();
+    assert!(findings.any(|finding| finding["leads_to"] == "store-forgot"), "{shown:#}");
 }
 
 /// Waits until a lock is held, which shows that the workers are at work.
