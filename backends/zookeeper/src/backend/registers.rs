@@ -37,10 +37,12 @@ impl Registers for ZooKeeperBackend {
         let path = ensemble.names.register(at);
         let proof = session.prove(ensemble.names.root()).map_err(cannot_read)?;
         // Both leave together: a session's requests are answered in order.
-        let both = join(proof, session.client.get_data(&path));
-        let (proof, got) =
-            session.ask(ensemble.config.timeout, async { Ok(both.await) }).await.map_err(cannot_read)?;
-        match proof.and(got) {
+        let got = session.client.get_data(&path);
+        let both = async {
+            let (proof, got) = join(proof, got).await;
+            proof.and(got)
+        };
+        match session.ask(ensemble.config.timeout, both).await {
             Ok((data, stat)) => registered(at, &data, &stat),
             // Without the root a change is refused in its turn, and no register exists.
             Err(Error::NoNode) => Ok(nothing()),
@@ -80,12 +82,12 @@ impl Registers for ZooKeeperBackend {
         let ensemble = &self.ensemble;
         let look = || async {
             let session = ensemble.sessions.present(ensemble.config.timeout).await?;
-            let (mut found, watchers) = match patience.is_ended() {
-                true => (self.read(at).await?, Vec::new()),
-                false => ensemble.watch_register(&session, at).await?,
-            };
+            if patience.is_ended() {
+                return Ok((self.read(at).await?, any_change(Vec::new())));
+            }
+            let (mut found, watchers) = ensemble.watch_register(&session, at).await?;
             // A server that lags behind may show a state before the one that was seen.
-            if !watchers.is_empty() && found.stamp != *seen {
+            if found.stamp != *seen {
                 found = self.read(at).await?;
             }
             // A watch fires also where the session has ended: then the next look fails, or finds another one.
