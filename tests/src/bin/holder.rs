@@ -6,9 +6,9 @@
 //! | `check` | `valid` or `lost` |
 //! | `write` | `written`, or `refused` by the register |
 //! | `release` | `released` or `lost` |
-//! | `lost` | `lost NANOS` once the loss is reported: the last time at which a check said that the lock is valid |
+//! | `lost` | `lost NANOS NANOS`: the last time at which a check said that the lock is valid, and that of the report |
 //!
-//! The time is that of the machine's monotonic clock, and 0 if the lock was lost before the command.
+//! Both are times of the machine's monotonic clock. The first is 0 if the lock was lost before the command.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
 
