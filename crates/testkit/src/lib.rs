@@ -87,6 +87,10 @@
 //! [`write_executable`] and [`copy_executable`] make programs that can be started while other threads of the test start
 //! processes.
 //!
+//! # Limits on a busy machine
+//!
+//! [`Lateness`] tells whether the machine itself stood still while a test measured a time.
+//!
 //! # When a test fails
 //!
 //! A server that is dropped by a panic leaves its [`Directory`] behind, prints where it is, and the last 30
@@ -108,6 +112,7 @@ mod directory;
 mod error;
 mod etcd;
 mod executable;
+mod lateness;
 mod mariadb;
 mod memcached;
 pub mod peers;
@@ -127,6 +132,7 @@ pub use directory::Directory;
 pub use error::Error;
 pub use etcd::{EtcdBuilder, EtcdCluster};
 pub use executable::{copy_executable, write_executable};
+pub use lateness::Lateness;
 pub use mariadb::{GaleraCluster, MariaDbBuilder, MariaDbServer};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;

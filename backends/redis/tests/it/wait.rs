@@ -8,7 +8,7 @@ use leasehold_core::{
     Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER, Share, Step,
 };
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{Proxy, RedisServer, Reply};
+use leasehold_testkit::{Lateness, Proxy, RedisServer, Reply};
 use tokio::task::JoinSet;
 
 async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
@@ -205,7 +205,7 @@ async fn other_waiters_do_not_look_while_called_waiters_answer() {
         held = claim.clone();
         // Longer than a call may be unanswered before other waiters react, and before the queue passes
         // over it.
-        lateness = lateness.max(took).max(lateness_within(CALL_GRACE + CALL_GRACE / 2).await);
+        lateness = lateness.max(took).max(Lateness::within(CALL_GRACE + CALL_GRACE / 2).await);
     }
     let scripts = server.counts().await.unwrap().since(&before).of("evalsha");
     tasks.abort_all();
@@ -237,7 +237,7 @@ async fn no_waiter_looks_after_a_called_waiter_leaves() {
     assert!(freed(&holder, &held).await);
     assert!(freed(&holder, &leaver).await);
     let (_, took) = handed_over(&mut tasks, begun).await;
-    let lateness = took.max(lateness_within(CALL_GRACE + CALL_GRACE / 2).await);
+    let lateness = took.max(Lateness::within(CALL_GRACE + CALL_GRACE / 2).await);
     let scripts = server.counts().await.unwrap().since(&before).of("evalsha");
     tasks.abort_all();
     if lateness > PROBE_AFTER / 2 {
@@ -329,7 +329,7 @@ async fn a_living_waiter_answers_for_its_place() {
     }
     // By then it was challenged, and one that does not answer would be passed over.
     let before = server.counts().await.unwrap();
-    let lateness = lateness_within((CHALLENGE_AFTER + CALL_GRACE) * 2).await;
+    let lateness = Lateness::within((CHALLENGE_AFTER + CALL_GRACE) * 2).await;
     let used = server.counts().await.unwrap().since(&before);
     assert!(used.of("publish") >= 1, "{}: nobody was challenged", used.of("publish"));
     if lateness > CALL_GRACE / 4 {
@@ -347,18 +347,6 @@ async fn a_living_waiter_answers_for_its_place() {
         assert_eq!(number, 0, "a reader passed a writer that lives");
     }
     tasks.abort_all();
-}
-
-/// By how much a short sleep was late at most, within so long.
-async fn lateness_within(span: Duration) -> Duration {
-    let (begun, nap) = (Instant::now(), Duration::from_millis(10));
-    let mut worst = Duration::ZERO;
-    while begun.elapsed() < span {
-        let asleep = Instant::now();
-        tokio::time::sleep(nap).await;
-        worst = worst.max(asleep.elapsed().saturating_sub(nap));
-    }
-    worst
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    AT_LAST, Lateness, SESSION, backend, claim, endless, eventually, gone, hold, leader, locks, no_patience,
-    release, renew, requests, short_lived, take,
+    AT_LAST, SESSION, backend, claim, endless, eventually, gone, hold, leader, locks, no_patience, release,
+    renew, requests, short_lived, take,
 };
 use futures_util::future::join_all;
 use leasehold::backend::{
@@ -13,7 +13,7 @@ use leasehold::backend::{
     Resource, Share, Stamp, Step,
 };
 use leasehold::{ErrorKind, State};
-use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
+use leasehold_testkit::{Lateness, Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
 
 /// A client that receives nothing from its servers any more sees the loss before another client can be granted.

@@ -3,7 +3,6 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
@@ -148,36 +147,6 @@ pub async fn leader(servers: &ZooKeeperEnsemble) -> usize {
             None => assert!(Instant::now() < limit, "no server leads"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// A measurement of how late this machine itself is: by a task that wants to run every few milliseconds.
-pub struct Lateness {
-    worst_ms: Arc<AtomicU64>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Lateness {
-    pub fn watch() -> Lateness {
-        const BEAT: Duration = Duration::from_millis(10);
-        let worst_ms = Arc::new(AtomicU64::new(0));
-        let seen = worst_ms.clone();
-        let task = tokio::spawn(async move {
-            loop {
-                let before = Instant::now();
-                tokio::time::sleep(BEAT).await;
-                let late = before.elapsed().saturating_sub(BEAT);
-                seen.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
-            }
-        });
-        Lateness { worst_ms, task }
-    }
-
-    /// Returns the longest delay, and waits until one that is not over yet is seen.
-    pub async fn end(self) -> Duration {
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        self.task.abort();
-        Duration::from_millis(self.worst_ms.load(Ordering::Relaxed))
     }
 }
 
