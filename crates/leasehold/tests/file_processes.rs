@@ -223,34 +223,20 @@ async fn a_stopped_holder_keeps_its_lock() {
 
 #[tokio::test]
 async fn breaking_a_running_holder_ends_it_by_itself() {
-    ends_without_force("b", async |store, name| {
-        let backend = store.open();
-        let holder = Taker::hold(&store.path(), name, Share::MUTEX);
-        let first = holder.granted();
-        let next = claim(name, Share::MUTEX);
-        let waiter = spawn_wait(&backend, &next);
-        until_waiting(&backend, name, 1).await;
-        let begun = Instant::now();
-        assert!(matches!(break_holder(&backend, name).await, Release::Freed));
-        let took = begun.elapsed();
-        assert_eq!(holder.next_message(), "lost Gone");
-        assert!(within(LIMIT, waiter).await.unwrap() > first);
-        assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
-        assert_eq!(claim_files(&backend, name), 0);
-        took
-    })
-    .await;
-}
-
-/// Breaks a lock by this scene, which returns the time for that: no force is needed. A machine that does not let the
-/// processes run for so long is given more tries.
-async fn ends_without_force(name: &str, scene: impl AsyncFn(&Store, &str) -> Duration) {
     let store = Store::new();
-    let mut took = Vec::new();
-    while !took.iter().any(|took| *took < FORCE) {
-        assert!(took.len() < 5, "{took:?}");
-        took.push(scene(&store, &format!("{name}/{}", took.len())).await);
-    }
+    let backend = store.open();
+    let holder = Taker::hold(&store.path(), "b", Share::MUTEX);
+    let first = holder.granted();
+    let next = claim("b", Share::MUTEX);
+    let waiter = spawn_wait(&backend, &next);
+    until_waiting(&backend, "b", 1).await;
+    let breaking = Break::begin();
+    assert!(matches!(break_holder(&backend, "b").await, Release::Freed));
+    breaking.ends_without_force().await;
+    assert_eq!(holder.next_message(), "lost Gone");
+    assert!(within(LIMIT, waiter).await.unwrap() > first);
+    assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
+    assert_eq!(claim_files(&backend, "b"), 0);
 }
 
 #[tokio::test]
@@ -283,28 +269,25 @@ async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
 
 #[tokio::test]
 async fn a_holder_that_dies_after_it_was_revoked_is_found_dead() {
-    ends_without_force("r", async |store, name| {
-        let backend = store.open();
-        let mut holder = Taker::hold(&store.path(), name, Share::MUTEX);
-        holder.granted();
-        holder.stop();
-        let next = claim(name, Share::MUTEX);
-        let waiter = spawn_wait(&backend, &next);
-        until_waiting(&backend, name, 1).await;
-        let begun = Instant::now();
-        let breaking = {
-            let (backend, name) = (backend.clone(), name.to_owned());
-            tokio::spawn(async move { break_holder(&backend, &name).await })
-        };
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        holder.kill();
-        within(LIMIT, waiter).await.unwrap();
-        assert!(matches!(within(LIMIT, breaking).await.unwrap(), Release::Freed));
-        let took = begun.elapsed();
-        assert_eq!(claim_files(&backend, name), 1);
-        took
-    })
-    .await;
+    let store = Store::new();
+    let backend = store.open();
+    let mut holder = Taker::hold(&store.path(), "r", Share::MUTEX);
+    holder.granted();
+    holder.stop();
+    let next = claim("r", Share::MUTEX);
+    let waiter = spawn_wait(&backend, &next);
+    until_waiting(&backend, "r", 1).await;
+    let request = Break::begin();
+    let breaking = {
+        let backend = backend.clone();
+        tokio::spawn(async move { break_holder(&backend, "r").await })
+    };
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    holder.kill();
+    within(LIMIT, waiter).await.unwrap();
+    assert!(matches!(within(LIMIT, breaking).await.unwrap(), Release::Freed));
+    request.ends_without_force().await;
+    assert_eq!(claim_files(&backend, "r"), 1);
 }
 
 #[tokio::test]
@@ -321,9 +304,6 @@ async fn a_command_started_by_the_holder_does_not_keep_the_lock() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
-
-/// The time that a holder has to release a broken lock before it is taken by force.
-const FORCE: Duration = Duration::from_secs(2);
 
 async fn break_holder(backend: &FileBackend, name: &str) -> Release {
     let seen = snapshot_of(backend, name).await;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use leasehold::SystemClock;
 use leasehold::local::{FileBackend, FileConfig};
 use leasehold_core::{Backend, Claim, ClaimId, Fence, Grant, Patience, Resource, Share, Snapshot, Step};
+use leasehold_testkit::Lateness;
 use tokio::task::JoinHandle;
 
 /// The limit within which an expected event comes on any working machine: nothing here is woken by time.
@@ -85,6 +86,29 @@ pub async fn until_waiting(backend: &FileBackend, name: &str, count: usize) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
+
+/// A break of a lock whose holder can end it by itself, from the request on.
+pub struct Break {
+    begun: Instant,
+    lateness: Lateness,
+}
+
+impl Break {
+    pub fn begin() -> Break {
+        Break { begun: Instant::now(), lateness: Lateness::watch() }
+    }
+
+    /// Checks that it has ended without force. A machine that stood still takes the time in which the holder could have
+    /// released it.
+    pub async fn ends_without_force(self) {
+        let took = self.begun.elapsed();
+        let late = self.lateness.end().await;
+        assert!(took < FORCE || late > FORCE / 10, "it took {took:?} on a machine that was {late:?} late");
+    }
+}
+
+/// The time that a holder has to release a broken lock before it is taken by force.
+pub const FORCE: Duration = Duration::from_secs(2);
 
 pub async fn within<F: Future>(limit: Duration, future: F) -> F::Output {
     tokio::time::timeout(limit, future).await.unwrap_or_else(|_| panic!("not within {limit:?}"))
