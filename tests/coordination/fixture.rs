@@ -153,12 +153,19 @@ pub(crate) fn not_before(what: &str, begun: Instant, least: Duration) {
     assert!(passed >= least.mul_f64(0.99), "{what}: only {passed:?} have passed of {least:?}");
 }
 
-/// Asserts that a wait with a limit was granted nothing. A store that does not answer within the two seconds after the
-/// limit leaves that unknown.
-pub(crate) fn assert_not_granted<T>(outcome: leasehold::Result<Option<T>>) {
-    match outcome {
+/// Asserts that a wait with this limit is granted nothing. Only a store that does not answer within the two seconds after
+/// the limit leaves that unknown.
+pub(crate) async fn assert_not_granted<T>(
+    limit: Duration,
+    wait: impl Future<Output = leasehold::Result<Option<T>>>,
+) {
+    let begun = Instant::now();
+    match wait.await {
         Ok(granted) => assert!(granted.is_none(), "it was granted"),
-        Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+            not_before("unknown only after the limit and two seconds", begun, limit + Duration::from_secs(2));
+        }
     }
 }
 

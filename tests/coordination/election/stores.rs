@@ -102,7 +102,8 @@ async fn candidates_lead_in_turn_and_all_clients_see_the_leader(fixture: &Fixtur
     assert_eq!(ours.leader().await.unwrap(), None);
     let first = within_limit("the first", ours.campaign("ann")).await.unwrap();
     assert!(theirs.try_campaign("ben").await.unwrap().is_none());
-    assert_not_granted(theirs.try_campaign_for("ben", Duration::from_millis(100)).await);
+    let limit = Duration::from_millis(100);
+    assert_not_granted(limit, theirs.try_campaign_for("ben", limit)).await;
     let seen = theirs.leader().await.unwrap().unwrap();
     assert_eq!((seen.value.as_str(), seen.fence), ("ann", first.fence()));
     let (next, resigned) = tokio::join!(within_limit("the next", theirs.campaign("ben")), first.resign());

@@ -128,7 +128,8 @@ async fn client_that_does_not_get_all_holds_none(fixture: &Fixture) {
     };
     assert!(all.try_lock().await.unwrap().is_none());
     nothing_held().await;
-    assert_not_granted(observed.lock_all(names).try_lock_for(Duration::from_millis(300)).await);
+    let limit = Duration::from_millis(300);
+    assert_not_granted(limit, observed.lock_all(names).try_lock_for(limit)).await;
     // On a busy machine even the first may take longer than the limit.
     let missed = missed.0.lock().unwrap().clone();
     assert!(missed.len() == 1 && missed[0].starts_with("multi/2/"), "it reports which: {missed:?}");

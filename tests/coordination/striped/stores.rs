@@ -110,7 +110,7 @@ async fn a_key_has_one_segment_which_is_an_ordinary_mutex(fixture: &Fixture) {
     let theirs = fixture.two.striped_mutex("striped/1", 12).for_key("customer/7");
     assert!(theirs.try_lock().await.unwrap().is_none());
     assert!(fixture.two.mutex(&name).try_lock().await.unwrap().is_none());
-    assert_not_granted(theirs.try_lock_for(Duration::from_millis(100)).await);
+    assert_not_granted(SHORTLY, theirs.try_lock_for(SHORTLY)).await;
     guard.release().await.unwrap();
 }
 
@@ -125,7 +125,7 @@ async fn any_takes_a_free_stripe_or_waits(fixture: &Fixture) {
     let names: BTreeSet<_> = guards.iter().map(|guard| guard.resource().as_str().to_owned()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(theirs.try_lock_any().await.unwrap().is_none());
-    assert_not_granted(theirs.try_lock_any_for(Duration::from_millis(100)).await);
+    assert_not_granted(SHORTLY, theirs.try_lock_any_for(SHORTLY)).await;
     let waiter = tokio::spawn(async move { within_limit("any", theirs.lock_any()).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     for guard in guards {
@@ -165,3 +165,5 @@ async fn nothing_is_sold_twice(fixture: &Fixture) {
     }
     assert_eq!(sold + left.iter().map(|pieces| pieces.load(Ordering::SeqCst)).sum::<u32>(), 8);
 }
+
+const SHORTLY: Duration = Duration::from_millis(100);

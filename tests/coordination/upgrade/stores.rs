@@ -124,7 +124,8 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer(
     let mut guard = within_limit("to read", ours.upgradable_read()).await.unwrap();
     let reader = within_limit("to read", theirs.read()).await.unwrap();
     let as_reader = guard.fence();
-    assert_not_granted(guard.try_upgrade_for(AWHILE).await.map(|is_writer| is_writer.then_some(())));
+    let upgrade = async { guard.try_upgrade_for(AWHILE).await.map(|is_writer| is_writer.then_some(())) };
+    assert_not_granted(AWHILE, upgrade).await;
     assert!(!within_limit("to try", Box::pin(try_upgrade(&mut guard))).await);
     assert!(!guard.is_writer() && guard.check().is_ok());
     // Its request is gone, so readers are let in again.
