@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_backend::connection::Duplex;
-use leasehold_core::Failure;
+use leasehold_core::{Effect, Failure};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Instant;
 
@@ -83,7 +83,10 @@ impl Dialer {
     ) -> Result<T, Failure> {
         let limit = self.config.timeout;
         match tokio::time::timeout(limit, dialing).await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.map_err(|mut failure| {
+                failure.effect = Effect::None;
+                failure
+            }),
             Err(elapsed) => Err(Failure::unavailable(format!(
                 "{endpoint} accepted no connection within {}: check for a hung server, for a firewall in between, and for {}",
                 humantime::format_duration(limit),

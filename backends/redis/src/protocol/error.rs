@@ -2,7 +2,8 @@
 //!
 //! An answer is known to have changed nothing when the server refused it: scripts read before they
 //! write or take back what they wrote, what they write first is what may be refused, and a refusal to notify
-//! others at the end is ignored. A request that was sent and not answered is of unknown effect.
+//! others at the end is ignored. A request that was sent and not answered is of unknown effect. So is one whose
+//! error is not known as a refusal: a proxy answers in place of a server that it has lost.
 
 use std::io;
 
@@ -48,7 +49,7 @@ pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     } else if text.contains("WRONGPASS") {
         (FailureKind::Denied, "check user and password")
     } else {
-        return of_text(text, address);
+        return of_answer(text, address);
     };
     Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
@@ -153,9 +154,11 @@ pub(crate) fn has_no_slot_channels(reason: &str) -> bool {
     refused.contains("unknown command") && refused.contains("SSUBSCRIBE")
 }
 
-/// Explains a refusal that came as a text.
+/// Explains a refusal that came as a text, of what changes nothing.
 pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
-    of_text(text, address)
+    let mut failure = of_text(text, address);
+    failure.effect = Effect::None;
+    failure
 }
 
 fn text_of(error: &RedisError) -> String {
@@ -201,16 +204,43 @@ fn of_text(text: &str, address: &str) -> Failure {
         Mark::Code(known) => known == code,
         Mark::Text(part) => (code == GENERIC || code == "NOPERM") && without_echo(text).contains(part),
     });
-    let (kind, advice) = match known {
-        Some(known) => (known.kind, known.advice),
-        None => (FailureKind::Unsupported, "check that it is Redis 6.2 or later, or Valkey"),
+    let (kind, effect, advice) = match known {
+        Some(known) => (known.kind, Effect::None, known.advice),
+        None if is_lost(text) => {
+            let advice =
+                "a proxy has lost the server behind it, or does not reach it: see the log of the proxy";
+            (FailureKind::Unavailable, Effect::Unknown, advice)
+        }
+        None => (FailureKind::Unsupported, Effect::Unknown, OTHER_SERVER),
     };
     let mut advice = advice.to_owned();
     if kind == FailureKind::Denied {
         advice = format!("{advice}; as an ACL, with your prefix for lh: {ACL_RULES}");
     }
-    Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
+    Failure::new(kind, effect, format!("{address} refuses ({text}): {advice}"))
 }
+
+/// Returns `true` if a proxy answers in place of a server that it has lost. It may have sent the request.
+fn is_lost(text: &str) -> bool {
+    let Some((GENERIC, reason)) = text.split_once(' ') else { return false };
+    reason == LOST_WITHOUT_REASON || LOST.iter().any(|start| reason.starts_with(start))
+}
+
+/// The beginnings of such answers: the texts of the C library for broken connections in twemproxy, and the one of
+/// codis.
+const LOST: [&str; 8] = [
+    "Broken pipe",
+    "Connection refused",
+    "Connection reset by peer",
+    "Connection timed out",
+    "Host is ",
+    "Network ",
+    "No route to host",
+    "handle response, ",
+];
+
+/// The whole answer of twemproxy where the server ended the connection.
+const LOST_WITHOUT_REASON: &str = "unknown";
 
 /// The errors in a script whose keys its server has given away since the script began: it may have
 /// written.
@@ -236,6 +266,8 @@ const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> K
 const fn known_text(part: &'static str, kind: FailureKind, advice: &'static str) -> Known {
     Known { mark: Mark::Text(part), kind, advice }
 }
+
+const OTHER_SERVER: &str = "check that it is Redis 6.2 or later, or Valkey";
 
 const OF_A_CLUSTER: &str = "this is a server of a cluster: connect by redis+cluster://";
 
@@ -303,6 +335,7 @@ const KNOWN: &[Known] = &[
         FailureKind::Unsupported,
         "this server is not in cluster mode: connect by redis://",
     ),
+    known_text("unknown command", FailureKind::Unsupported, OTHER_SERVER),
     known_text("max number of clients", FailureKind::Unavailable, "raise maxclients"),
     known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
 ];
@@ -324,6 +357,30 @@ mod tests {
                    command or subcommand";
         assert_eq!(of_text(old, "h:1").kind, FailureKind::Denied);
         assert_eq!(of_text("ERR max number of clients reached", "h:1").kind, FailureKind::Unavailable);
+    }
+
+    #[test]
+    fn what_is_not_known_as_a_refusal_may_have_happened() {
+        for text in [
+            "ERR Connection refused",
+            "ERR Connection reset by peer",
+            "ERR Connection timed out",
+            "ERR Host is down",
+            "ERR unknown",
+            "ERR handle response, backend conn reset",
+        ] {
+            let lost = of_text(text, "h:1");
+            assert_eq!((lost.kind, lost.effect), (FailureKind::Unavailable, Effect::Unknown), "{text}");
+            assert_eq!(of_login(text, "h:1").effect, Effect::None, "a login changes nothing");
+        }
+        for text in ["ERR what is this", "upstream failure"] {
+            assert_eq!(of_text(text, "h:1").effect, Effect::Unknown, "{text}");
+        }
+        for text in
+            ["ERR unknown command 'evalsha', with args beginning with: 'Connection refused'", "NOAUTH no"]
+        {
+            assert_eq!(of_text(text, "h:1").effect, Effect::None, "{text}");
+        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The rights that each way of using a server needs, with a user who has no others; and a proxy that
 //! refuses the rest.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::common::any::{freed, got, renewed, take};
+use crate::common::any::{freed, got, release, renewed, take};
 use crate::common::{LIMIT, claim_of, no_patience, patience};
-use leasehold_core::{Effect, Failure, FailureKind, Put, Registers, Resource, Share};
+use leasehold_core::{
+    Backend, Claim, DirectReply, Effect, Failure, FailureKind, Moment, Put, Registers, Release, Resource,
+    Share,
+};
 use leasehold_redis::RedisConfig;
-use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
+use leasehold_testkit::{Data, Directory, Port, Process, RedisServer, require};
 
 const MODES: [&str; 4] = ["wait=poll", "dialect=plain", "dialect=python-redis-lock", "dialect=redisson"];
 
@@ -229,39 +232,50 @@ async fn user_without_the_publish_right_is_refused_at_once() {
     );
 }
 
-/// twemproxy in front of three servers: it knows few commands, and ends the connection at others.
+/// twemproxy: it distributes keys over its servers, knows few commands, and ends the connection at others.
+struct Twemproxy {
+    port: Port,
+    _process: Process,
+}
+
+impl Twemproxy {
+    /// Starts it in front of servers, with these lines in its configuration; `None` if it is not installed.
+    async fn start_or_skip(servers: &[RedisServer], lines: &str) -> Option<Twemproxy> {
+        let program = require::or_skip("nutcracker", require::program("nutcracker", "nutcracker"))?;
+        let (port, stats) = (Port::take().unwrap(), Port::take().unwrap());
+        let directory = Directory::create("nutcracker").unwrap();
+        let named: String = servers.iter().map(|server| format!("   - {}:1\n", server.addr())).collect();
+        let text = format!(
+            "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n\
+             {lines}  servers:\n{named}",
+            port.addr()
+        );
+        let config = directory.path().join("nutcracker.yml");
+        std::fs::write(&config, text).unwrap();
+        let args = ["-c", config.to_str().unwrap(), "-a", "127.0.0.1", "-s", &stats.number().to_string()]
+            .map(String::from);
+        let process = Process::spawn(&program, args, directory).unwrap();
+        for _ in 0..200 {
+            if tokio::net::TcpStream::connect(port.addr()).await.is_ok() {
+                break;
+            }
+            assert!(process.exited().is_none());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Some(Twemproxy { port, _process: process })
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_proxy_that_refuses_and_shards() {
-    let Some(program) = require::or_skip("nutcracker", require::program("nutcracker", "nutcracker")) else {
-        return;
-    };
     let mut servers = Vec::new();
     for _ in 0..3 {
         let Some(server) = RedisServer::start_or_skip().await else { return };
         servers.push(server);
     }
-    let (port, stats) = (Port::take().unwrap(), Port::take().unwrap());
-    let directory = Directory::create("nutcracker").unwrap();
-    let named: String = servers.iter().map(|server| format!("   - {}:1\n", server.addr())).collect();
-    let text = format!(
-        "locks:\n  listen: {}\n  redis: true\n  hash: murmur\n  hash_tag: \"{{}}\"\n  distribution: ketama\n\
-         \x20 servers:\n{named}",
-        port.addr()
-    );
-    let config = directory.path().join("nutcracker.yml");
-    std::fs::write(&config, text).unwrap();
-    let args = ["-c", config.to_str().unwrap(), "-a", "127.0.0.1", "-s", &stats.number().to_string()]
-        .map(String::from);
-    let proxy = Process::spawn(&program, args, directory).unwrap();
-    for _ in 0..200 {
-        if tokio::net::TcpStream::connect(port.addr()).await.is_ok() {
-            break;
-        }
-        assert!(proxy.exited().is_none());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let Some(proxy) = Twemproxy::start_or_skip(&servers, "").await else { return };
     for mode in ["wait=poll", "wait=poll&order=unordered", "dialect=plain"] {
-        let url = format!("redis://{}?{mode}&timeout=2s", port.addr());
+        let url = format!("redis://{}?{mode}&timeout=2s", proxy.port.addr());
         works(&url, &[Share::MUTEX], false).await.unwrap();
         // Resources of all servers, renewed and released together.
         let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
@@ -290,6 +304,60 @@ async fn behind_a_proxy_that_refuses_and_shards() {
         for server in &servers {
             server.flushall().await.unwrap();
         }
+    }
+}
+
+/// A proxy answers in place of a server that hangs, which carries the request out later, and of one that is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_that_a_proxy_has_lost_is_of_unknown_effect() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let servers = [server];
+    let Some(proxy) = Twemproxy::start_or_skip(&servers, "  timeout: 500\n").await else { return };
+    let [server] = &servers;
+    let url = format!("redis://{}?wait=poll&timeout=30s", proxy.port.addr());
+    let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let [job, direct, later] =
+        ["job", "direct", "later"].map(|name| claim_of(name, Share::MUTEX, Duration::from_secs(120)));
+    // The scripts are known from here on.
+    assert!(got(&*backend, &job).await && freed(&*backend, &job).await);
+    let registers = backend.registers().unwrap();
+    let at = Resource::new("value").unwrap();
+    let nothing = registers.read(&at).await.unwrap();
+    let written = Put { value: Some(b"value".to_vec()), keep: None };
+    let is_lost = |failure: &Failure| {
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown), "{failure}");
+    };
+
+    server.stop().unwrap();
+    let asked = backend.direct_requests().unwrap().ask_directly(&direct, Moment::from_nanos(1)).unwrap();
+    let unanswered = asked.await;
+    assert!(matches!(unanswered, DirectReply::Unknown), "{unanswered:?}");
+    is_lost(&backend.contend(&job, &no_patience()).await.unwrap_err());
+    is_lost(&registers.swap(&at, &nothing.stamp, &written).await.unwrap_err());
+    server.resume().unwrap();
+    // A claim of unknown outcome is released, and nothing of it stays.
+    for claim in [&job, &direct] {
+        release_until_answered(&*backend, claim).await;
+        let next = claim_of(claim.resource.as_str(), Share::MUTEX, Duration::from_secs(120));
+        assert!(got(&*backend, &next).await, "{} is held by a claim that nobody has", claim.resource);
+    }
+
+    server.kill().unwrap();
+    is_lost(&backend.contend(&later, &no_patience()).await.unwrap_err());
+    let release = release(&*backend, &later).await;
+    assert!(matches!(&release, Release::Unknown(failure) if failure.is_transient()), "{release:?}");
+    server.restart(Data::Lose).await.unwrap();
+    release_until_answered(&*backend, &later).await;
+    assert!(got(&*backend, &later).await);
+}
+
+/// Releases a claim as the engine does, until there is an answer.
+async fn release_until_answered(backend: &dyn Backend, claim: &Claim) {
+    let begun = Instant::now();
+    while let Release::Unknown(failure) = release(backend, claim).await {
+        assert!(failure.is_transient(), "{failure}");
+        assert!(begun.elapsed() < LIMIT, "{failure}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
