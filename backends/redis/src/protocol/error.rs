@@ -308,6 +308,13 @@ const KNOWN: &[Known] = &[
         FailureKind::Unavailable,
         "this is a replica without its primary: connect to the primary",
     ),
+    // A server that becomes a replica answers so: the first to a `WAIT` that is under way, the second to a later one.
+    known("UNBLOCKED", FailureKind::Unavailable, "the server has become a replica: connect to the primary"),
+    known_text(
+        "WAIT cannot be used with replica",
+        FailureKind::Unavailable,
+        "this is a replica: connect to the primary",
+    ),
     known(
         "NOREPLICAS",
         FailureKind::Unavailable,
@@ -380,6 +387,18 @@ mod tests {
             ["ERR unknown command 'evalsha', with args beginning with: 'Connection refused'", "NOAUTH no"]
         {
             assert_eq!(of_text(text, "h:1").effect, Effect::None, "{text}");
+        }
+    }
+
+    #[test]
+    fn wait_that_a_new_replica_refuses_passes() {
+        for text in [
+            "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+            "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is \
+             configured to be writable (which is not the default) writes to replicas are just local and are not \
+             propagated.",
+        ] {
+            assert!(of_text(text, "h:1").is_transient(), "{text}");
         }
     }
 

@@ -128,6 +128,32 @@ async fn missing_replicas_are_reported_in_time() {
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
 }
 
+/// The requests have written by then, and wait for a replica that is not there.
+#[tokio::test]
+async fn wait_for_replicas_that_ends_with_the_primary_passes() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?replicas=1&timeout=2m", server.url())).await;
+    let lasting = |name: &str| claim_of(name, Share::MUTEX, Duration::from_secs(120));
+    let [first, second] = [lasting("first"), lasting("second")];
+    let patience = no_patience();
+    let demoting = async {
+        let begun = Instant::now();
+        while server.info_field("blocked_clients").await.unwrap().as_deref() != Some("1") {
+            assert!(begun.elapsed() < LIMIT, "nothing waits for a replica");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        server.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    };
+    let (one, two, ()) =
+        tokio::join!(backend.contend(&first, &patience), backend.contend(&second, &patience), demoting);
+    for failure in [one.unwrap_err(), two.unwrap_err()] {
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown), "{failure}");
+    }
+    server.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
+    assert_eq!(seen.holders.len(), 1, "it was not granted");
+}
+
 /// A client finds its own write at the primary, which a replica may still lack.
 #[tokio::test]
 async fn unconfirmed_write_is_read_once_replicas_have_it() {
