@@ -124,9 +124,11 @@ pub(crate) enum Redirect {
 
 /// Returns where else a refused request should be sent, if anywhere.
 pub(crate) fn redirect_of(error: &RedisError) -> Option<Redirect> {
-    match code_of(&text_of(error)) {
+    let text = text_of(error);
+    match code_of(&text) {
         "READONLY" | "MASTERDOWN" => return Some(Redirect::Deposed),
         "STALE_EPOCH" => return Some(Redirect::Outdated),
+        GENERIC if without_echo(&text).contains(CLUSTER_IS_DOWN) => return Some(Redirect::Unserved),
         _ => {}
     }
     let address = || {
@@ -246,6 +248,9 @@ const LOST_WITHOUT_REASON: &str = "unknown";
 /// written.
 const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
 
+/// The refusal of a script's first write, where `cluster-allow-reads-when-down` lets the script begin.
+const CLUSTER_IS_DOWN: &str = "while the cluster is down";
+
 struct Known {
     mark: Mark,
     kind: FailureKind,
@@ -338,6 +343,11 @@ const KNOWN: &[Known] = &[
     known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),
     known("CLUSTERDOWN", FailureKind::Unsupported, OF_A_CLUSTER),
     known_text(
+        CLUSTER_IS_DOWN,
+        FailureKind::Unavailable,
+        "the cluster is down: bring back the primaries that are missing",
+    ),
+    known_text(
         "cluster support disabled",
         FailureKind::Unsupported,
         "this server is not in cluster mode: connect by redis://",
@@ -350,6 +360,12 @@ const KNOWN: &[Known] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refused(code: &str, detail: &str) -> RedisError {
+        let text = format!("-{code} {detail}\r\n");
+        let value = redis::parse_redis_value(text.as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
 
     #[test]
     fn codes_are_found_where_older_servers_wrap_them() {
@@ -391,6 +407,18 @@ mod tests {
     }
 
     #[test]
+    fn first_write_of_a_script_is_refused_while_the_cluster_is_down() {
+        let text = "Script attempted to execute a write command while the cluster is down and readonly";
+        let old = format!("Error running script (call to f_1): @user_script:1: @user_script: 1: {text}");
+        for detail in [text, &old] {
+            let refused = refused("ERR", detail);
+            assert_eq!(redirect_of(&refused), Some(Redirect::Unserved), "{detail}");
+            let failure = of_request(&refused, "h:1");
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+        }
+    }
+
+    #[test]
     fn wait_that_a_new_replica_refuses_passes() {
         for text in [
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
@@ -419,11 +447,6 @@ mod tests {
         ] {
             assert_eq!(of_text(text, "h:1").kind, kind, "{text}");
         }
-        let refused = |code: &str, detail: &str| {
-            let text = format!("-{code} {detail}\r\n");
-            let value = redis::parse_redis_value(text.as_bytes()).unwrap();
-            value.extract_error().unwrap_err()
-        };
         let foreign = refused("FOREIGN", "{lh:READONLY}:fence belongs to a resource of another name");
         assert!(!is_not_primary(&foreign) && redirect_of(&foreign).is_none());
         assert_eq!(of_request(&foreign, "h:1").kind, FailureKind::Foreign);

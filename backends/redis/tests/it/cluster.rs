@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use leasehold_core::{
-    Backend, Claim, Durability, FailureKind, FenceGrade, Grant, LockSupport, Proof, Release, Renew, Renewal,
-    Share,
+    Backend, Claim, Durability, Effect, FailureKind, FenceGrade, Grant, LockSupport, Proof, Release, Renew,
+    Renewal, Share,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Counts, RedisCluster, RedisServer, Reply, SlotMove, Tls, require};
@@ -356,6 +356,70 @@ async fn waiters_are_notified_after_a_change_of_primaries() {
     assert!(renewed(&one, &first).await);
     assert!(freed(&one, &first).await);
     timeout(WOKEN, waiting).await.unwrap().unwrap();
+}
+
+/// A primary whose cluster is down lets scripts begin, and refuses what they write.
+#[tokio::test]
+async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
+    let server = RedisServer::builder().arg("--cluster-allow-reads-when-down").arg("yes");
+    let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);
+    let Some(cluster) = builder.start_or_skip().await else { return };
+    let backend = connect(&format!("{}?timeout=1s", cluster.url())).await;
+    let held = long("job");
+    try_take(&backend, &held).await.unwrap();
+    let at = cluster.primary_of(slot_of(&cluster, "job").await).await.unwrap();
+    let free = {
+        let mut names = (0..).map(|n| format!("free-{n}"));
+        loop {
+            let name = names.next().unwrap();
+            if cluster.primary_of(slot_of(&cluster, &name).await).await.unwrap() == at {
+                break long(&name);
+            }
+        }
+    };
+    // The cluster is down for a server that misses the owner of any slot.
+    let mut owned = Vec::new();
+    for slot in [0, 8_000, 16_000] {
+        owned.push((slot, cluster.primary_of(slot).await.unwrap()));
+    }
+    let (slot, other) = owned.into_iter().find(|(_, owner)| *owner != at).unwrap();
+    let slot = slot.to_string();
+    for member in [other, at] {
+        cluster.member(member).command(&["CLUSTER", "DELSLOTS", &slot]).await.unwrap();
+    }
+    let state = async || cluster.member(at).command(&["CLUSTER", "INFO"]).await.unwrap().into_text().unwrap();
+    while !state().await.contains("cluster_state:fail") {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    let passes = |failure: &leasehold_core::Failure| {
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    };
+    passes(&backend.contend(&free, &no_patience()).await.unwrap_err());
+    for claim in [&held, &free] {
+        match renew(&backend, claim).await {
+            Renewal::Unknown(failure) => passes(&failure),
+            other => panic!("{other:?}"),
+        }
+        match release(&backend, claim).await {
+            Release::Unknown(failure) => passes(&failure),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    cluster.member(other).command(&["CLUSTER", "ADDSLOTS", &slot]).await.unwrap();
+    let id = cluster.member(other).command(&["CLUSTER", "MYID"]).await.unwrap().into_text().unwrap();
+    cluster.member(at).command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]).await.unwrap();
+    let begun = Instant::now();
+    loop {
+        match release(&backend, &held).await {
+            Release::Freed => break,
+            Release::Unknown(failure) => passes(&failure),
+            Release::Gone => panic!("it was released while the cluster was down"),
+        }
+        assert!(begun.elapsed() < LIMIT, "the cluster is still down");
+    }
+    assert!(try_take(&backend, &long("job")).await.is_some());
 }
 
 #[tokio::test]
