@@ -52,7 +52,7 @@ impl Dialer {
     /// Opens a connection for commands, ready to use.
     pub(crate) async fn link(&self) -> Result<Link, Failure> {
         let target = self.source.target().await?;
-        self.bounded(&target.endpoint, async {
+        self.bounded(&target, async {
             let stream = self.open(&target.endpoint).await?;
             let mut link = Link::new(target.clone(), stream);
             if self.knows_runs {
@@ -67,7 +67,7 @@ impl Dialer {
     /// Opens a stream that is logged in, and returns where it leads.
     pub(crate) async fn stream(&self) -> Result<(Box<dyn Duplex>, Target), Failure> {
         let target = self.source.target().await?;
-        let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
+        let stream = self.bounded(&target, self.open(&target.endpoint)).await?;
         Ok((stream, target))
     }
 
@@ -76,13 +76,24 @@ impl Dialer {
         self.config.timeout
     }
 
+    /// Dials for as long as an answer may take, and no longer than the target is current: a server that hangs may have
+    /// been deposed meanwhile.
     async fn bounded<T>(
         &self,
-        endpoint: &Endpoint,
+        target: &Target,
         dialing: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let limit = self.config.timeout;
-        match tokio::time::timeout(limit, dialing).await {
+        let (limit, endpoint) = (self.config.timeout, &target.endpoint);
+        let dialing = tokio::time::timeout(limit, dialing);
+        let outcome = tokio::select! {
+            biased;
+            outcome = dialing => outcome,
+            () = self.source.superseded(target) => {
+                let text = format!("{endpoint} had accepted no connection when another server took over from it");
+                return Err(Failure::unavailable(text));
+            }
+        };
+        match outcome {
             Ok(outcome) => outcome.map_err(|mut failure| {
                 failure.effect = Effect::None;
                 failure

@@ -155,6 +155,24 @@ async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     assert!(begun.elapsed() < Duration::from_secs(45));
 }
 
+/// It accepts connections and answers nothing on them, as behind a network that is down.
+#[tokio::test]
+async fn deposed_primary_is_left_by_a_client_that_connects_to_it() {
+    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    // Longer than this test waits.
+    let backend = connect(&format!("{}?timeout=5m", group.url())).await;
+    let claim = claim_of("job", Share::MUTEX, Duration::from_secs(900));
+    try_take(&backend, &claim).await.unwrap();
+    group.server(0).replicated(2).await.unwrap();
+    // The client's connection ends, also behind the proxy, and it makes another when it renews.
+    group.server(0).command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    group.proxy(0).unwrap().blackhole(Way::Both);
+    assert!(tokio::time::timeout(LIMIT, is_kept(&backend, &claim)).await.unwrap());
+    let new = group.promoted(0).await.unwrap();
+    assert_ne!(new, 0);
+}
+
 #[tokio::test]
 async fn a_waiter_is_served_by_the_new_primary() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
