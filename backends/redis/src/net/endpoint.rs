@@ -83,6 +83,17 @@ impl Views {
         self.0.send_modify(|view| *view += 1);
     }
 
+    /// Ends the current view because of an answer that was asked for in `view`. Returns the view of that answer:
+    /// the one that begins, unless `view` had ended before, so that the answer is not current.
+    pub(crate) fn replace(&self, view: u64) -> u64 {
+        let mut next = view;
+        self.0.send_modify(|now| {
+            next += u64::from(*now == view);
+            *now += 1;
+        });
+        next
+    }
+
     /// Ends the view of `target`, unless it has ended.
     pub(crate) fn report_stale(&self, target: &Target) {
         self.0.send_if_modified(|view| {

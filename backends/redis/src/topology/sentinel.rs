@@ -40,8 +40,8 @@ struct Shared {
     config: RedisConfig,
     group: Group,
     sentinels: Vec<Sentinel>,
-    /// The newest answer that was accepted.
-    named: Mutex<Option<Named>>,
+    /// The newest answer that was accepted, and the view that began with it.
+    named: Mutex<Option<(Named, u64)>>,
     /// Ended by reports of stale targets. A target of a former view is not current.
     views: Views,
 }
@@ -101,7 +101,7 @@ impl Source for Sentinels {
         // Read before the request: a report that comes while it is under way concerns its answer, too.
         let view = self.shared.views.now();
         let named = self.shared.ask().await?;
-        self.shared.accept(&named)?;
+        let view = self.shared.accept(&named, view)?;
         // Epochs of Sentinels begin at 0, which is the epoch in fences of servers without an election.
         let epoch = named.epoch.saturating_add(1);
         Ok(Target { endpoint: self.shared.config.endpoint_at(&named.host), epoch, view })
@@ -189,31 +189,111 @@ impl Shared {
         }
     }
 
-    /// Accepts a view, unless it is older than the newest.
-    fn accept(&self, named: &Named) -> Result<(), Failure> {
-        let mut newest = self.named();
-        if let Some(newest) = &*newest
-            && (named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest))
-        {
-            return Err(Failure::unavailable(format!(
-                "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: check whether they are cut \
-                 off, or were set up anew",
-                named.host, self.group.name, named.epoch, newest.host, newest.epoch
-            )));
-        }
-        *newest = Some(named.clone());
-        Ok(())
+    /// Accepts an answer that was asked for in `view`, unless it is older than the newest. One that is newer ends the
+    /// current view, and with it the connections to the earlier primary. Returns the view of the answer.
+    fn accept(&self, named: &Named, view: u64) -> Result<u64, Failure> {
+        let mut newest = self.newest();
+        let view = match &*newest {
+            Some((newest, _))
+                if named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest) =>
+            {
+                return Err(Failure::unavailable(format!(
+                    "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: check \
+                     whether they are cut off, or were set up anew",
+                    named.host, self.group.name, named.epoch, newest.host, newest.epoch
+                )));
+            }
+            Some((newest, since)) if named.epoch == newest.epoch => view.max(*since),
+            Some(_) => self.views.replace(view),
+            None => view,
+        };
+        *newest = Some((named.clone(), view));
+        Ok(view)
     }
 
-    fn named(&self) -> MutexGuard<'_, Option<Named>> {
+    fn newest(&self) -> MutexGuard<'_, Option<(Named, u64)>> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the newest answer that was accepted.
+    fn named(&self) -> Option<Named> {
+        self.newest().as_ref().map(|(named, _)| named.clone())
     }
 
     /// Ends the current view, unless it leads to `host`.
     fn invalidate_unless(&self, host: &Host) {
-        let known = self.named().as_ref().is_some_and(|named| named.host == *host);
+        let known = self.named().is_some_and(|named| named.host == *host);
         if !known {
             self.views.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::config::Deployment;
+
+    /// The primary that a Sentinel of this test names.
+    #[derive(Debug, Default)]
+    struct Announced {
+        port: AtomicU16,
+        epoch: AtomicU64,
+    }
+
+    /// Answers as a Sentinel that lets nobody listen.
+    async fn answer(mut stream: TcpStream, announced: Arc<Announced>) {
+        let mut received = Vec::new();
+        while stream.read_buf(&mut received).await.is_ok_and(|count| count > 0) {
+            let text = String::from_utf8_lossy(&received).into_owned();
+            let answer = if text.ends_with("PING\r\n") {
+                "+PONG\r\n".to_owned()
+            } else if text.ends_with("locks\r\n") {
+                let (port, epoch) =
+                    (announced.port.load(Ordering::SeqCst), announced.epoch.load(Ordering::SeqCst));
+                let fields =
+                    ["ip", "127.0.0.1", "flags", "master", "port", &port.to_string(), "config-epoch"];
+                format!("*8\r\n+{}\r\n+{epoch}\r\n", fields.join("\r\n+"))
+            } else if text.contains("SUBSCRIBE") {
+                "-ERR no\r\n".to_owned()
+            } else {
+                continue;
+            };
+            received.clear();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn newer_answer_ends_the_view_of_an_earlier_primary() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis+sentinel://{}/locks", listener.local_addr().unwrap());
+        let announced = Arc::new(Announced::default());
+        announced.port.store(1, Ordering::SeqCst);
+        tokio::spawn({
+            let announced = announced.clone();
+            async move {
+                loop {
+                    let (stream, _) = listener.accept().await.unwrap();
+                    tokio::spawn(answer(stream, announced.clone()));
+                }
+            }
+        });
+        let config = RedisConfig::parse(&url).unwrap();
+        let Deployment::Sentinel(group) = config.deployment.clone() else { panic!("{config:?}") };
+        let sentinels = Sentinels::new(config, group);
+        let first = sentinels.target().await.unwrap();
+        assert!(sentinels.is_current(&sentinels.target().await.unwrap()) && sentinels.is_current(&first));
+        announced.port.store(2, Ordering::SeqCst);
+        announced.epoch.store(2, Ordering::SeqCst);
+        let second = sentinels.target().await.unwrap();
+        assert_ne!(second.endpoint, first.endpoint);
+        assert!(!sentinels.is_current(&first), "connections to the earlier primary stay");
+        assert!(sentinels.is_current(&second));
     }
 }

@@ -51,7 +51,7 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     // Messages that it sent before the subscription were missed.
     if let Ok(answer) = shared.ask_one(sentinel, limit).await
         && let Some(named) = answer.settled()
-        && shared.named().as_ref().is_some_and(|newest| newest.epoch < named.epoch)
+        && shared.named().is_some_and(|newest| newest.epoch < named.epoch)
     {
         shared.invalidate_unless(&named.host);
     }
