@@ -1,10 +1,13 @@
 //! Renewing claims: one request for all of one server, confirmed by replicas where that is required.
 
 use leasehold_core::{Claim, Failure, Renew, Renewal};
+use redis::Value;
 
 use crate::backend::RedisBackend;
+use crate::net::failures::HalfMoved;
 use crate::net::replicas::Unconfirmed;
 use crate::net::request::Request;
+use crate::net::timer::Limit;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;
@@ -15,16 +18,22 @@ impl RedisBackend {
     pub(super) async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         // A third of the shortest lease: a request that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
-        let limit = self.limit_for(shortest / 3);
+        let limit = Limit::of(self.limit_for(shortest / 3));
         let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
         let groups = self.groups(&held.collect::<Vec<_>>());
-        let requests = groups
-            .iter()
-            .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
-        let requests: Vec<Request> = requests.collect();
-        let answers = self.servers.run_all(&requests, limit).await;
+        let answers = self.servers.run_all_apart(&self.renew_requests(batch, &groups), limit.whole()).await;
+        // Each key that is moving is here or there, and is renewed alone.
+        let is_half_moved = |answer: &Result<Value, Failure>| answer.as_ref().is_err_and(HalfMoved::caused);
+        let (moving, mut answered): (Vec<_>, Vec<_>) =
+            groups.into_iter().zip(answers).partition(|(_, answer)| is_half_moved(answer));
+        if !moving.is_empty() {
+            let apart: Vec<Vec<usize>> =
+                moving.into_iter().flat_map(|(group, _)| group).map(|position| vec![position]).collect();
+            let answers = self.servers.run_all(&self.renew_requests(batch, &apart), limit.left()).await;
+            answered.extend(apart.into_iter().zip(answers));
+        }
         let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
-        for (group, answer) in groups.iter().zip(answers) {
+        for (group, answer) in answered {
             // A renewal that too few replicas confirmed does not count; a claim that is gone is gone
             // all the same.
             let (answer, unconfirmed) = match answer {
@@ -35,8 +44,8 @@ impl RedisBackend {
                 answer => (answer, None),
             };
             let numbers = answer.and_then(|answer| reply::numbers(answer, group.len()));
-            for (nth, position) in group.iter().enumerate() {
-                renewals[*position] = Some(match (&numbers, &unconfirmed) {
+            for (nth, position) in group.into_iter().enumerate() {
+                renewals[position] = Some(match (&numbers, &unconfirmed) {
                     (Ok(numbers), None) if numbers.get(nth) == Some(&1) => Renewal::Renewed,
                     (Ok(numbers), Some(failure)) if numbers.get(nth) == Some(&1) => {
                         Renewal::Unknown(failure.clone())
@@ -48,6 +57,14 @@ impl RedisBackend {
         }
         let unasked = || Renewal::Unknown(Failure::unavailable("it was not asked"));
         renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unasked)).collect()
+    }
+
+    /// Builds one request for each group of positions in the batch.
+    fn renew_requests(&self, batch: &[Renew<'_>], groups: &[Vec<usize>]) -> Vec<Request> {
+        let requests = groups
+            .iter()
+            .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
+        requests.collect()
     }
 
     fn renew_request<'a>(&self, batch: impl Iterator<Item = &'a Claim>) -> Request {

@@ -27,6 +27,18 @@ impl SendError {
     }
 }
 
+/// The cause of a failure where some keys of a request have moved to another server, and some have not.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("some of the keys have moved to another server, and some have not")]
+pub(crate) struct HalfMoved;
+
+impl HalfMoved {
+    /// Returns `true` if `failure` has this cause.
+    pub(crate) fn caused(failure: &Failure) -> bool {
+        failure.cause().is_some_and(|cause| cause.is::<HalfMoved>())
+    }
+}
+
 /// The error that came instead of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyError {

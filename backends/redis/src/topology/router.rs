@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::net::command_conn::CommandConn;
-use crate::net::failures::SendError;
+use crate::net::failures::{HalfMoved, SendError};
 use crate::net::request::Request;
 use crate::net::sent::RequestRole;
 use crate::net::subscriber::{Subscriber, Subscription};
@@ -39,7 +39,7 @@ impl Servers {
         match self {
             Servers::One(conn) => conn.run(request, limit).await,
             Servers::Cluster(cluster) => {
-                let mut outcomes = cluster.deliver(&[request], limit).await;
+                let mut outcomes = cluster.deliver(&[request], limit, HalfMovedKeys::Wait).await;
                 outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
             }
         }
@@ -76,7 +76,23 @@ impl Servers {
             Servers::One(conn) => conn.run_all(requests, limit).await,
             Servers::Cluster(cluster) => {
                 let requests: Vec<&Request> = requests.iter().collect();
-                cluster.deliver(&requests, limit).await
+                cluster.deliver(&requests, limit, HalfMovedKeys::Wait).await
+            }
+        }
+    }
+
+    /// Runs scripts as [`Servers::run_all`], but does not wait for the keys of a request with several that are moving:
+    /// it fails with the cause [`HalfMoved`], so that they can be sent apart.
+    pub(crate) async fn run_all_apart(
+        &self,
+        requests: &[Request],
+        limit: Duration,
+    ) -> Vec<Result<Value, Failure>> {
+        match self {
+            Servers::One(conn) => conn.run_all(requests, limit).await,
+            Servers::Cluster(cluster) => {
+                let requests: Vec<&Request> = requests.iter().collect();
+                cluster.deliver(&requests, limit, HalfMovedKeys::GiveUp).await
             }
         }
     }
@@ -201,6 +217,13 @@ const LAST_PAUSE: Duration = Duration::from_millis(160);
 /// After this silence the other servers are asked whether another server serves the slot by now.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// The treatment of a request with several keys, of which some have moved and some have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HalfMovedKeys {
+    Wait,
+    GiveUp,
+}
+
 /// A request on its way.
 struct OpenRequest {
     position: usize,
@@ -227,7 +250,12 @@ struct RoundResult {
 impl Cluster {
     /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its
     /// own requests only.
-    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+    async fn deliver(
+        &self,
+        requests: &[&Request],
+        limit: Duration,
+        half_moved: HalfMovedKeys,
+    ) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
         let mut parts: HashMap<u64, Vec<OpenRequest>> = HashMap::new();
         for (position, request) in requests.iter().enumerate() {
@@ -235,7 +263,7 @@ impl Cluster {
             let open = OpenRequest { position, slot, referred: None, last: None };
             parts.entry(self.part(slot)).or_default().push(open);
         }
-        let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit));
+        let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit, half_moved));
         let mut outcomes: Vec<_> = join_all(parts).await.into_iter().flatten().collect();
         outcomes.sort_by_key(|(position, _)| *position);
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
@@ -247,6 +275,7 @@ impl Cluster {
         mut open: Vec<OpenRequest>,
         requests: &[&Request],
         limit: Limit,
+        half_moved: HalfMovedKeys,
     ) -> Vec<(usize, Result<Value, Failure>)> {
         let mut outcomes = Vec::with_capacity(open.len());
         for round in 0_u32.. {
@@ -266,6 +295,11 @@ impl Cluster {
                         request.referred = None;
                         request.last = Some(LastFailure { failure, is_outdated: false });
                         left.push(request);
+                    }
+                    Err(SendError::Redirect(Redirect::Migrating, failure))
+                        if half_moved == HalfMovedKeys::GiveUp && requests[position].keys.len() > 1 =>
+                    {
+                        outcomes.push((position, Err(failure.because(HalfMoved))));
                     }
                     Err(SendError::Redirect(redirect, failure)) => {
                         request.last =

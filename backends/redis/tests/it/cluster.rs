@@ -303,6 +303,35 @@ async fn lone_holder_renews_while_its_slot_moves() {
     assert!(freed(&backend, &claim).await);
 }
 
+/// They are renewed by one request before, and by one for each while one of them has moved.
+#[tokio::test]
+async fn two_holders_of_one_slot_renew_while_one_moves() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&format!("{}?timeout=10s", cluster.url())).await;
+    let slot = slot_of(&cluster, "job").await;
+    let other = "other-41652";
+    assert_eq!(slot_of(&cluster, other).await, slot);
+    let claims = [long("job"), long(other)];
+    for claim in &claims {
+        try_take(&backend, claim).await.unwrap();
+    }
+    let renew_both = async || {
+        let proof = Proof::none();
+        let batch = claims.each_ref().map(|claim| Renew { claim, proof: &proof });
+        backend.renew(&batch).await.iter().filter(|renewal| matches!(renewal, Renewal::Renewed)).count()
+    };
+    let from = cluster.primary_of(slot).await.unwrap();
+    let moving = cluster.begin_move(slot, (from + 1) % 3).await.unwrap();
+    assert_eq!(renew_both().await, 2, "nothing has moved yet");
+    let mut steps = 0;
+    while cluster.move_keys(&moving, 1).await.unwrap() > 0 {
+        steps += 1;
+        assert_eq!(renew_both().await, 2, "after {steps} keys have moved");
+    }
+    cluster.end_move(&moving).await.unwrap();
+    assert_eq!(renew_both().await, 2);
+}
+
 #[tokio::test]
 async fn what_is_free_is_taken_once_its_slot_has_arrived() {
     let Some(cluster) = cluster().await else { return };
