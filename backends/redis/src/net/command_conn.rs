@@ -48,7 +48,12 @@ impl CommandConn {
 
     /// Connects, unless it is connected already.
     pub(crate) async fn connect(&self, limit: Duration) -> Result<(), Failure> {
-        self.connected(Limit::of(limit)).await.map(drop)
+        self.connect_within(Limit::of(limit)).await
+    }
+
+    /// Connects within a limit that has begun, unless it is connected already.
+    pub(crate) async fn connect_within(&self, limit: Limit) -> Result<(), Failure> {
+        self.connected(limit).await.map(drop)
     }
 
     /// Ends a connection that is not needed for now; the next request makes another.

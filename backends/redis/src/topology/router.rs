@@ -366,18 +366,41 @@ impl Cluster {
         let sending = groups.into_iter().map(|((_, sent), (member, group))| async move {
             let wanted: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
             let slot = group.first().map_or(0, |open| open.slot);
-            let answers = tokio::select! {
-                answers = member.conn.attempt(&wanted, sent, limit) => answers,
-                () = self.replaced(&member, slot), if sent == RequestRole::Known => {
-                    vec![Err(SendError::Failed(replaced(&member))); wanted.len()]
-                }
-            };
+            let answers = self.send_to(&member, slot, &wanted, sent, limit).await;
             let answers =
                 answers.into_iter().map(|answer| answer.map_err(|error| self.with_host(error, &member)));
             group.into_iter().zip(answers).collect::<Vec<_>>()
         });
         outcomes.extend(join_all(sending).await.into_iter().flatten());
         outcomes
+    }
+
+    /// Sends requests to one server. Until there is a connection nothing is sent, so that they may go to its successor.
+    async fn send_to(
+        &self,
+        member: &Member,
+        slot: u16,
+        requests: &[&Request],
+        sent: RequestRole,
+        limit: Limit,
+    ) -> Vec<Result<Value, SendError>> {
+        let connected = tokio::select! {
+            biased;
+            connected = member.conn.connect_within(limit) => connected,
+            () = self.replaced(member, slot), if sent == RequestRole::Known => Err(Failure::unavailable(format!(
+                "{} accepted no connection, and was replaced as a primary meanwhile",
+                member.conn.address()
+            ))),
+        };
+        if let Err(failure) = connected {
+            return vec![Err(SendError::Unreached(failure)); requests.len()];
+        }
+        tokio::select! {
+            answers = member.conn.attempt(requests, sent, limit) => answers,
+            () = self.replaced(member, slot), if sent == RequestRole::Known => {
+                vec![Err(SendError::Failed(replaced(member))); requests.len()]
+            }
+        }
     }
 
     /// Fills in the host of a redirection that leaves it out: that of the server which gave it.

@@ -387,6 +387,22 @@ async fn waiters_are_notified_after_a_change_of_primaries() {
     timeout(WOKEN, waiting).await.unwrap().unwrap();
 }
 
+/// The client cannot connect to it, so nothing was sent.
+#[tokio::test]
+async fn unsent_request_goes_to_the_successor_of_its_primary() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&format!("{}?timeout=30s", cluster.url())).await;
+    let old = cluster.primary_of(slot_of(&cluster, "job").await).await.unwrap();
+    let replica = cluster.replica_of(old).await.unwrap();
+    cluster.member(old).command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
+    cluster.stop(old).unwrap();
+    cluster.member(replica).command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap();
+    let claim = long("job");
+    let fence = try_take(&backend, &claim).await.unwrap();
+    cluster.resume(old).unwrap();
+    assert!(freed(&backend, &claim).await, "{fence} was not granted by the successor");
+}
+
 /// A primary whose cluster is down lets scripts begin, and refuses what they write.
 #[tokio::test]
 async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
