@@ -219,7 +219,9 @@ impl ClusterState {
     fn member(&self, node: &Node) -> Arc<Member> {
         let mut members = self.members();
         let make = || {
-            let changes = watch::Sender::new(self.target(node).view);
+            // The caller may know the server from an earlier view than the present one, which no other change follows.
+            let now = self.view().node(&node.id).map_or(GONE, |node| self.target(node).view);
+            let changes = watch::Sender::new(now);
             let changed = changes.subscribe();
             let source = Arc::new(Single { known: self.own.clone(), id: node.id.clone(), changed });
             let dialer = Arc::new(Dialer::new(self.config.clone(), source));
@@ -438,6 +440,27 @@ mod tests {
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    #[tokio::test]
+    async fn server_known_from_an_earlier_view_has_its_present_epoch() {
+        let cluster = Cluster::new(RedisConfig::parse("redis+cluster://127.0.0.1:1").unwrap());
+        let learn = |epoch: u64| {
+            let text = format!("{A} 127.0.0.1:1@1 master - 0 0 {epoch} connected 0-16383\n");
+            cluster.shared.learn(View::read(&text).unwrap());
+            cluster.view()
+        };
+        let earlier = learn(1);
+        learn(2);
+        let member = cluster.shared.member(earlier.owner(0).unwrap());
+        let source = Single {
+            known: cluster.shared.own.clone(),
+            id: member.id.clone(),
+            changed: member.changes.subscribe(),
+        };
+        let target = source.target().await.unwrap();
+        let source: &dyn Source = &source;
+        assert!(source.superseded(&target).now_or_never().is_none(), "nothing is newer than {target:?}");
+    }
 
     #[tokio::test]
     async fn waiter_on_a_moved_slot_is_woken_to_look_again() {
