@@ -53,6 +53,8 @@ fn masked(url: &str) -> String {
 
 /// Returns `true` if the value of this option of a URL is a password.
 pub(crate) fn is_secret(option: &str) -> bool {
+    // The library reads encoded names, too.
+    let Some((option, _)) = url::form_urlencoded::parse(option.as_bytes()).next() else { return false };
     ["pass", "password", "pwd", "secret", "token"].iter().any(|secret| option.eq_ignore_ascii_case(secret))
 }
 
@@ -70,6 +72,7 @@ mod tests {
             ("redis://me:hun/ter2@h", "redis://me:***@h"),
             ("redis://me:hun@ter2@h", "redis://me:***@h"),
             ("redis+unix:///s?pass=hunter2&db=1", "redis+unix:///s?pass=***&db=1"),
+            ("redis+unix:///s?p%61ss=hunter2", "redis+unix:///s?p%61ss=***"),
             ("redis://h?password-file=/p", "redis://h?password-file=/p"),
             (
                 "error: 'redis://a:hunter2@h' is bad, 'x://b:hunter2@i' too",

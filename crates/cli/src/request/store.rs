@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::{Client, ClientBuilder, ErrorKind, Note, SweepReport};
-use url::Url;
 
 use crate::exit::{Exit, Problem};
 use crate::output::redact::{is_secret, redacted_url};
@@ -229,36 +228,25 @@ impl std::fmt::Debug for StoreUrl {
 }
 
 /// Returns the URL without its password; `None` where it cannot be known which part of it is one.
+///
+/// The login ends where it ends for the library, at the last `@` before the options. A parser of ordinary URLs ends it
+/// at the first `/` or `#`, and would take the user for a host and the password for its port and a path.
 fn without_password(url: &str) -> Option<String> {
     if redacted_url(url) == url {
         return Some(url.to_owned());
     }
-    let Ok(mut parsed) = Url::parse(url) else { return without_password_of_many(url) };
-    parsed.set_password(None).ok().or_else(|| parsed.password().is_none().then_some(()))?;
-    let plain: Vec<_> = parsed
-        .query_pairs()
-        .filter(|(key, _)| !is_secret(key))
-        .map(|(key, value)| (key.into_owned(), value.into_owned()))
-        .collect();
-    match plain.is_empty() {
-        true => parsed.set_query(None),
-        false => drop(parsed.query_pairs_mut().clear().extend_pairs(plain)),
-    }
-    Some(parsed.into())
-}
-
-/// Returns the same where several hosts are named, which is not a URL to the parser.
-fn without_password_of_many(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (login, hosts) = address.rsplit_once('@').unwrap_or(("", address));
-    if !hosts.contains(',') || query.contains('@') {
+    let options = || query.split('&').filter(|option| !option.is_empty());
+    let name = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
+    // No option has such a name: it is the rest of a password.
+    if options().any(|option| name(option).contains('@')) {
         return None;
     }
+    let (login, hosts) = address.rsplit_once('@').unwrap_or(("", address));
     let user = login.split(':').next().filter(|user| !user.is_empty());
     let login = user.map(|user| format!("{user}@")).unwrap_or_default();
-    let is_plain = |option: &&str| !is_secret(option.split('=').next().unwrap_or_default());
-    let plain: Vec<&str> = query.split('&').filter(|option| !option.is_empty()).filter(is_plain).collect();
+    let plain: Vec<&str> = options().filter(|option| !is_secret(&name(option))).collect();
     let query = if plain.is_empty() { String::new() } else { format!("?{}", plain.join("&")) };
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
@@ -368,12 +356,41 @@ mod tests {
             ("redis://:hunter2@h", Some("redis://h")),
             ("redis+unix:///s?pass=hunter2&db=1", Some("redis+unix:///s?db=1")),
             ("redis+unix:///s?pass=hunter2", Some("redis+unix:///s")),
-            ("redis://me:hunter2@h:port", None),
+            ("redis://me:hunter2@h:port", Some("redis://me@h:port")),
+            // What begins like a port is part of the password all the same.
+            ("redis://me:/hunter2@h:7/0", Some("redis://me@h:7/0")),
+            ("redis://me:12/hunter2@h:7/0", Some("redis://me@h:7/0")),
+            ("redis://me:#hunter2@h:7/0", Some("redis://me@h:7/0")),
+            ("redis://me:7#hunter2@h:7/0", Some("redis://me@h:7/0")),
+            ("redis://me:7/a@hunter2@h", Some("redis://me@h")),
+            ("redis://h:7?prefix=a@b", Some("redis://h:7?prefix=a@b")),
+            ("redis+unix:///s?db=1&p%61ss=hunter2", Some("redis+unix:///s?db=1")),
             ("redlock://me:hunter2@a:1,b:2,c/2?max-ttl=9s", Some("redlock://me@a:1,b:2,c/2?max-ttl=9s")),
             ("redlock://:hun,ter2@a:1,b:2?pass=hunter2", Some("redlock://a:1,b:2")),
             ("redlock://me:hun?ter2@a:1,b:2", None),
         ] {
             assert_eq!(without_password(url).as_deref(), passed, "{url}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_in_the_url_for_the_command() {
+        let marks = ["", "1", "65535", "/", "#", "@", ":", ",", "[", "]", "%2F", "&", "=", "\\", " "];
+        for before in marks.iter().flat_map(|one| marks.map(|other| format!("{one}{other}"))) {
+            for after in marks.iter().flat_map(|one| marks.map(|other| format!("{one}{other}"))) {
+                for address in ["h", "h:7/0?wait=poll", "a:1,b:2/0", "[::1]:7"] {
+                    for user in ["", "me", "m@e"] {
+                        let url = format!("redis://{user}:{before}hunter2{after}@{address}");
+                        let login = if user.is_empty() { String::new() } else { format!("{user}@") };
+                        let passed = format!("redis://{login}{address}");
+                        assert_eq!(without_password(&url), Some(passed), "{url}");
+                    }
+                }
+            }
+        }
+        // Behind a question mark are the options, for the library too, which refuses to open such a store.
+        for url in ["redis://me:?hunter2@h", "redis://me:7?hunter2@h", "redis://me:7/?a&hunter2@h?x=y"] {
+            assert_eq!(without_password(url), None, "{url}");
         }
     }
 }

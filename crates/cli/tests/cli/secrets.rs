@@ -41,6 +41,18 @@ fn password_is_hidden_from_command_group_and_process_list() {
     }
 }
 
+/// A parser of ordinary URLs takes the beginning of such a password for a port, and the user for a host.
+#[test]
+fn password_that_looks_like_a_port_is_not_passed_on() {
+    let builder = RedisServer::builder().password("12/hunter2");
+    let Some(redis) = Redis::build_or_skip(builder) else { return };
+    let addr = redis.server.addr();
+    let sandbox = Sandbox::on(&format!("redis://default:12/hunter2@{addr}/0"));
+    let ended = sandbox.run(&["job"], LOOK).expect(0);
+    assert!(ended.out.contains(&format!("LEASEHOLD_URL=redis://default@{addr}/0\n")), "{}", ended.out);
+    assert!(!ended.out.contains("hunter2"), "{}", ended.out);
+}
+
 #[test]
 fn no_password_of_any_store_is_passed_on() {
     let names = ["ETCD", "MEMCACHED", "REDIS", "SENTINEL", "ZOOKEEPER"];
