@@ -21,7 +21,9 @@ use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, first};
 use crate::process::offspring::Offspring;
 use crate::request::{Launch, Leftovers, Loss, Request};
+use crate::system::ending::is_out_of_reach;
 use crate::system::orphans;
+use crate::system::processes::{self, Process};
 use crate::system::signals::{SignalEvent, Signals};
 use crate::system::terminal::{Terminal, is_interactive, is_shared};
 use crate::system::warden::{Message, Warden};
@@ -151,6 +153,29 @@ impl<'a> Job<'a> {
         self.offspring.as_mut().is_some_and(|offspring| offspring.signal(signal))
     }
 
+    /// Returns a process of the command that this one may not signal, since it runs as another user: a signal to a whole
+    /// group leaves it out without an error.
+    fn out_of_reach(&mut self) -> Option<Pid> {
+        let (all, group) = (processes::all(), self.group());
+        let is_in = |process: &&Process| group.is_some() && process.group == group && !process.is_over;
+        let offspring = self.offspring.as_mut().map(|offspring| offspring.living(&all)).unwrap_or_default();
+        let members = all.iter().filter(is_in).map(|process| process.pid);
+        // The command is there also where this process may not list those of others; one that has ended is left out.
+        let is_over = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_over);
+        let command = self.command.filter(|command| !is_over(*command));
+        let mut found = command.into_iter().chain(members).chain(offspring);
+        found.find(|pid| is_out_of_reach(*pid))
+    }
+
+    /// Returns what was not done to the command, if a process of it can be neither signalled nor ended.
+    fn what_continues(&mut self, signal: &str) -> Option<String> {
+        let pid = self.out_of_reach()?.as_raw_pid();
+        Some(format!(
+            "process {pid} runs as another user, cannot be signalled, and continues WITHOUT the lock; {signal} was sent \
+             to any other process of the command"
+        ))
+    }
+
     /// Returns `true` if a loss was acted on, and nothing may continue any more.
     fn is_to_end(&self) -> bool {
         self.leases.is_lost() && self.request.on_lost != Loss::Ignore && self.kill_at.is_none()
@@ -234,6 +259,13 @@ impl<'a> Job<'a> {
                 self.received_int |= signal == Signal::INT;
                 if !self.was_typed(signal) {
                     self.signal(signal);
+                    if let Some(pid) = self.out_of_reach() {
+                        let pid = pid.as_raw_pid();
+                        let text = format!(
+                            "a signal could not be passed on to process {pid}: it runs as another user"
+                        );
+                        self.stderr.print_line(&text);
+                    }
                 }
             }
             Event::SignalEvent(SignalEvent::Continued) => self.resume(),
@@ -276,11 +308,16 @@ impl<'a> Job<'a> {
         match (received, self.request.on_revoke) {
             (Ok(revocation), Some(signal)) => {
                 self.signal(signal);
+                let sent = match self.out_of_reach() {
+                    None => "the command was sent a signal".to_owned(),
+                    Some(pid) => {
+                        format!("process {} runs as another user, and was sent no signal", pid.as_raw_pid())
+                    }
+                };
                 self.status
                     .report(&Report::Revoked { lock: lock.clone(), reason: revocation.reason.clone() });
                 let reason = visible(&revocation.reason);
-                self.stderr
-                    .print_line(&format!("{name} is revoked: {reason}; the command was sent a signal"));
+                self.stderr.print_line(&format!("{name} is revoked: {reason}; {sent}"));
             }
             // A loss is reported as a loss.
             (Err(error), _) if !error.is_lost() => {
@@ -310,7 +347,11 @@ impl<'a> Job<'a> {
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
             self.kill_all();
-            self.stderr.print_line("the command did not end within its grace period, and was killed");
+            let text = match self.what_continues("KILL") {
+                None => "the command did not end within its grace period, and was killed".to_owned(),
+                Some(text) => format!("the grace period is over: {text}"),
+            };
+            self.stderr.print_line(&text);
         }
     }
 
@@ -325,11 +366,13 @@ impl<'a> Job<'a> {
                 // From now on the warden only enforces the end of the grace period. If this process was stopped, the
                 // warden has sent TERM already, and kills when the grace period since then is over.
                 self.warden.send(Message::Kill(end));
-                format!("the command was sent TERM, and is killed within {}", duration(grace))
+                self.what_continues("TERM").unwrap_or_else(|| {
+                    format!("the command was sent TERM, and is killed within {}", duration(grace))
+                })
             }
             Loss::Kill => {
                 self.kill_all();
-                "the command was killed".to_owned()
+                self.what_continues("KILL").unwrap_or_else(|| "the command was killed".to_owned())
             }
             Loss::Ignore => "the command continues WITHOUT the lock, because of --on-lost=ignore".to_owned(),
         };

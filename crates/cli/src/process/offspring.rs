@@ -31,6 +31,11 @@ impl Offspring {
         !self.among(&all, own).is_empty() || self.has_ended_child(&all, own)
     }
 
+    /// Returns those that live, among `all`.
+    pub(crate) fn living(&mut self, all: &[Process]) -> Vec<Pid> {
+        self.among(all, getpid())
+    }
+
     fn has_ended_child(&self, all: &[Process], own: Pid) -> bool {
         let is_it = |process: &Process| {
             let is_child = process.is_over && process.parent == Some(own) && process.pid != self.warden;

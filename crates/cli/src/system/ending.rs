@@ -1,12 +1,14 @@
 //! The end of a tree or of a group of processes, which a warden brings about.
 //!
 //! Ground rules: nothing here returns before all of them have ended that can be found, however long one of them stays
-//! in the kernel: the warden keeps the lock's descriptor meanwhile. Other wardens are left alone, and end by themselves.
+//! in the kernel, and also if it runs as another user and cannot be killed: the warden keeps the lock's descriptor
+//! meanwhile. Other wardens are left alone, and end by themselves.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgrp, kill_current_process_group, kill_process, test_kill_process};
 use rustix::time::Timespec;
 
@@ -25,8 +27,13 @@ pub(crate) fn is_running(pid: Pid, handle: Option<&OwnedFd>) -> bool {
     match handle {
         // It is readable as soon as the process has ended.
         Some(handle) => poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&Timespec::default())) == Ok(0),
-        None => test_kill_process(pid).is_ok(),
+        None => test_kill_process(pid) != Err(Errno::SRCH),
     }
+}
+
+/// Returns `true` if the process exists, and this process may not signal it: it runs as another user, as under `sudo`.
+pub(crate) fn is_out_of_reach(pid: Pid) -> bool {
+    test_kill_process(pid) == Err(Errno::PERM)
 }
 
 /// Ends a process and its descendants. The process itself is the last, so that they can be found by it.
@@ -42,8 +49,10 @@ pub(crate) fn kill_tree(pid: Pid, handle: Option<&OwnedFd>) {
             let _ = kill_process(pid, Signal::STOP);
         }
         let killed = found.iter().filter(|found| kill_process(found.pid, Signal::KILL).is_ok()).count();
+        let is_left = found.iter().any(|found| is_out_of_reach(found.pid));
         match (killed, is_there) {
-            (0, false) => return,
+            (0, false) if !is_left => return,
+            // Its descendants are found without it, once they were found.
             (0, true) if is_running(pid, handle) => drop(kill_process(pid, Signal::KILL)),
             _ => {}
         }
@@ -77,7 +86,7 @@ pub(crate) fn kill_group() {
 }
 
 /// Kills the members of the groups, and of the groups that wardens under them lead. Returns `false` if only
-/// wardens are left, and processes that this process may not kill.
+/// wardens are left.
 fn kill_others(groups: &mut Vec<Pid>) -> bool {
     let all = processes::all();
     let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
@@ -102,7 +111,10 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
     }
     let members = all.iter().filter(|process| is_in(groups, process.group));
     let living = members.filter(|process| !process.is_over && !is_warden_process(process));
-    living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
+    // One that this process may not kill is still there.
+    let is_left =
+        |process: &&Process| kill_process(process.pid, Signal::KILL).is_ok() || is_out_of_reach(process.pid);
+    living.filter(is_left).count() > 0
 }
 
 /// Returns `true` if the process is a warden. It takes its name after it was started under it.

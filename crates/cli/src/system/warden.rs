@@ -18,7 +18,7 @@
 //! the two share a [`Token`], and only the one that gets it sends.
 //!
 //! The warden cannot end a process that has left the group (a daemon, or an interactive shell's jobs), and
-//! cannot act after it was killed itself.
+//! cannot act after it was killed itself. Nor can it end a process of another user, but it waits for the end of that.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};

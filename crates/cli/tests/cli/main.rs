@@ -31,6 +31,7 @@ mod log;
 mod loss;
 mod man;
 mod nested;
+mod other_user;
 mod progress;
 mod redis;
 mod redlock;
