@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Tuning};
 use leasehold_serve::{Server, subscriber};
+use rustix::process::Signal;
 use tokio::sync::Mutex;
 
 use crate::exit::{Exit, Problem};
@@ -15,6 +16,7 @@ use crate::request::args::serve::ServeArgs;
 use crate::request::store::StoreUrl;
 use crate::system::service_manager::{ServiceManager, watchdog};
 use crate::system::signals::Signals;
+use crate::system::terminal::Terminal;
 
 /// Runs `leasehold serve`.
 ///
@@ -38,10 +40,12 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
             tokio::spawn(show_life(manager.clone(), time / 2));
         }
     }
+    let is_on_terminal = Terminal::controlling().is_some();
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (signals, manager) = (signals.clone(), manager.clone());
         Box::pin(async move {
-            signals.lock().await.sent().await;
+            let mut signals = signals.lock().await;
+            while !asks_to_end(signals.sent().await, is_on_terminal) {}
             if let Some(manager) = manager {
                 manager.send("STOPPING=1\nSTATUS=waits until its clients have released their locks");
             }
@@ -52,6 +56,13 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
         stderr.print_line(&format!("{left} locks are still held: they end with their leases"));
     }
     Ok(Exit::Done)
+}
+
+/// Returns `true` if the signal asks a server to end. A HUP does so only by the end of the terminal: a service manager
+/// may send one after TERM (`SendSIGHUP=yes`), which would be a second signal. QUIT, USR1 and USR2 have no effect; by
+/// their defaults they would end the server without a wait for the holders.
+fn asks_to_end(signal: Signal, is_on_terminal: bool) -> bool {
+    matches!(signal, Signal::TERM | Signal::INT) || (signal == Signal::HUP && is_on_terminal)
 }
 
 /// Shows the service manager that the tasks of this process run, until it ends.

@@ -8,9 +8,10 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 
-use crate::support::{LIMIT, Sandbox, Started};
+use crate::support::pty::Pty;
+use crate::support::{BINARY, LIMIT, Sandbox, Started};
 
 /// A service manager that reads.
 struct Manager(UnixDatagram);
@@ -43,7 +44,11 @@ const SERVE: [&str; 5] = ["serve", "--listen", "127.0.0.1:0", "--token-file", "t
 
 /// Starts a server, and returns its address.
 fn start(sandbox: &Sandbox, args: &[&str]) -> (Started, String) {
-    let server = Started::new(sandbox.leasehold(args));
+    begun(Started::new(sandbox.leasehold(args)))
+}
+
+/// Returns the server with its address, once it listens.
+fn begun(server: Started) -> (Started, String) {
     let line = server.complaint_with("listening at ");
     let address = line.split("://").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
     (server, address.to_owned())
@@ -234,6 +239,64 @@ fn terminated_server_releases_nothing() {
             "round {round}: {held}"
         );
     }
+}
+
+/// Sends the signals that are not for a server, and checks for a while that it serves as before.
+fn send_others(server: &mut Started) {
+    for signal in [Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2] {
+        server.signal(signal);
+    }
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(500) {
+        assert!(server.is_running());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Starts a server that has no terminal, also if the test has one.
+fn start_service(sandbox: &Sandbox) -> (Started, String) {
+    begun(Started::new(sandbox.sh(&format!("exec setsid leasehold {}", SERVE.join(" ")))))
+}
+
+#[test]
+fn service_ends_by_no_other_signals_than_term_and_int() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let sandbox = Sandbox::new();
+        let (mut server, address) = start_service(&sandbox);
+        send_others(&mut server);
+        assert!(healthz(&address).starts_with("HTTP/1.0 200"));
+        server.signal(signal);
+        server.end().expect(0);
+    }
+}
+
+/// A service manager may send a HUP right after TERM. It must not end the wait for the holders.
+#[test]
+fn hup_after_term_is_not_a_second_signal() {
+    let sandbox = Sandbox::new();
+    let (mut server, address) = start_service(&sandbox);
+    let token = std::fs::read_to_string(sandbox.path("token")).unwrap();
+    let body = "{\"name\":\"job\",\"ttl\":\"10m\"}";
+    let put = format!(
+        "PUT /v1/holds/0123456789abcdef HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-length: {}\r\n\r\n{body}",
+        token.trim(),
+        body.len()
+    );
+    assert!(ask(&address, &put).starts_with("HTTP/1.0 200"));
+    server.signal(Signal::TERM);
+    send_others(&mut server);
+    server.signal(Signal::TERM);
+    server.end().expect(0).says("1 locks are still held");
+}
+
+#[test]
+fn server_on_a_terminal_ends_with_the_terminal() {
+    let sandbox = Sandbox::new();
+    let mut terminal = Pty::start(&sandbox, BINARY, &SERVE);
+    terminal.see("listening at ");
+    kill_process(terminal.pid(), Signal::HUP).unwrap();
+    assert_eq!(terminal.end().0.code(), Some(0));
 }
 
 const ROUNDS: usize = 8;

@@ -118,7 +118,8 @@ Examples:
 
 On TERM and INT it takes no new locks, reports that to its streams, and waits
 until the locks are released, for --grace at most. Locks that are still held
-then end with their leases. A second signal ends it at once.
+then end with their leases. A second TERM or INT ends it at once. Without a
+terminal it ignores HUP; QUIT, USR1 and USR2 do nothing.
 
 Under a service manager that sets NOTIFY_SOCKET it reports when it listens and
 when it ends, and shows signs of life if WATCHDOG_USEC asks for them.";
