@@ -1,9 +1,13 @@
 //! `elect`: campaigns, leads, loses or resigns, and campaigns again.
 //!
 //! Ground rules: each term is a `run` of its own, with its own connection, so an error of one term does not
-//! affect the next. Only an error before the first term ends the program.
+//! affect the next. Only an error at the start ends the program: before the store is open, or right after that. A
+//! candidate that leads or stands by survives everything that may pass, such as a login that is refused for a while.
 
 use std::time::Duration;
+
+use leasehold::SystemClock;
+use leasehold::backend::{Clock, Moment};
 
 use crate::commands::run::{Ended, hold_and_run, sinks};
 use crate::exit::{Exit, Problem};
@@ -32,12 +36,14 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
 
 /// Runs one term after the other.
 async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status: &Status) -> (Exit, Ender) {
-    let mut is_first = true;
+    let (mut has_led, mut opened_at) = (false, None::<Moment>);
     loop {
-        let ended = hold_and_run(request, signals, stderr, status).await;
-        if matches!(ended, Ok(Ended { was_held: true, .. })) {
-            is_first = false;
-        }
+        let opened = || {
+            opened_at.get_or_insert_with(|| SystemClock.now());
+        };
+        let ended = hold_and_run(request, signals, stderr, status, opened).await;
+        has_led |= matches!(ended, Ok(Ended { was_held: true, .. }));
+        let is_start = !has_led && opened_at.is_none_or(|at| SystemClock.now().since(at) < START);
         if let Some(signal) = signals.ending(request.grace())
             && let Ok(Ended { exit: Exit::Lost, .. }) | Err(_) = ended
         {
@@ -47,7 +53,7 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
             Ok(Ended { exit: Exit::Lost, .. }) => {
                 stderr.print_line(&format!("campaigning for {} again", visible(request.name.as_str())));
             }
-            Err(problem) if problem.exit == Exit::Unavailable && !is_first => {
+            Err(problem) if !is_start => {
                 stderr.print_line(&format!("{problem}; trying again in {}", duration(PAUSE)));
             }
             Ok(Ended { exit, by, .. }) => return (exit, by),
@@ -67,3 +73,5 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
 /// The pause between two terms: a candidate that has just lost is not the first to lead again, if
 /// another can.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The time after the opening of the store in which the first request shows a wrong configuration.
+const START: Duration = Duration::from_secs(2);

@@ -35,7 +35,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let status = Status::start(&request.name, sinks(&request.report)?)?;
-    let ended = hold_and_run(&request, &mut signals, &stderr, &status).await;
+    let ended = hold_and_run(&request, &mut signals, &stderr, &status, || ()).await;
     if let Err(problem) = &ended {
         stderr.print_line(&problem.to_string());
     }
@@ -83,7 +83,7 @@ impl Ended {
     }
 }
 
-/// Waits for the lock, runs the command under it, and releases it.
+/// Waits for the lock, runs the command under it, and releases it. `opened` is called when the store is open.
 ///
 /// # Errors
 /// Each of the table in `exit.rs`.
@@ -92,15 +92,17 @@ pub(crate) async fn hold_and_run(
     signals: &mut Signals,
     stderr: &Stderr,
     status: &Status,
+    opened: impl FnOnce(),
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
     status.report(&Event::Waiting);
-    let opened = tokio::select! {
+    let store = tokio::select! {
         biased;
         signal = signals.sent() => return Ok(Ended::waiting(signal)),
-        opened = request.store.open(request.note.clone()) => opened,
+        store = request.store.open(request.note.clone()) => store,
     };
-    let locks = opened?;
+    let locks = store?;
+    opened();
     tracing::debug!(store = request.store.shown(), "the store is open");
     let ended = match LockHold::take(request, &locks, signals, stderr, status).await {
         Ok(Taken::Held(hold)) => {

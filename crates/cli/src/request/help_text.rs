@@ -211,8 +211,8 @@ Examples:
 
 The environment of a command and the handling of signals are those of `run`.
 Exits with the code of a COMMAND that has ended by itself, or of an
---on-elected that failed; by the signal that ended it; or, if the store cannot
-be reached at first, as `run` does.";
+--on-elected that failed; by the signal that ended it; or, after an error at the
+start, as `run` does. Later errors are reported, and retried each second.";
 
 pub(crate) const SCHEMA_EXAMPLES: &str = "\
 Examples:

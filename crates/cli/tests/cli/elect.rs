@@ -125,6 +125,40 @@ fn leader_that_survived_a_hup_campaigns_again_after_a_loss() {
 }
 
 #[test]
+fn candidate_that_waits_survives_a_refused_login() {
+    let builder = leasehold_testkit::RedisServer::builder().password("hunter2");
+    let Some(redis) = Redis::build_or_skip(builder) else { return };
+    let sandbox = Sandbox::new();
+    let (file, addr) = (sandbox.path("password"), redis.server.addr());
+    std::fs::write(&file, "hunter2").unwrap();
+    let url = format!("redis://{addr}?password-file={}", file.display());
+    let sandbox = Sandbox::on(&url);
+    let holder = sandbox.hold(&["--ttl", "5s", "boss"]);
+    let candidate = elect(&sandbox, &["--ttl", "5s", "boss", "--", "sh", "-c", "echo leads; exit 3"]);
+    sandbox.wait_for_line("boss", 1, 1);
+    // An error right after the start would be one of the configuration.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    for command in
+        [&["ACL", "SETUSER", "default", "resetpass", ">next"][..], &["CLIENT", "KILL", "USER", "default"]]
+    {
+        redis.block_on(redis.server.command(command)).unwrap();
+    }
+    candidate.complaint_with("trying again in 1s");
+    std::fs::write(&file, "next").unwrap();
+    drop(holder);
+    candidate.line_with("leads");
+    candidate.end().expect(3);
+}
+
+#[test]
+fn a_login_that_is_refused_at_the_start_ends_the_candidacy() {
+    let builder = leasehold_testkit::RedisServer::builder().password("hunter2");
+    let Some(redis) = Redis::build_or_skip(builder) else { return };
+    let sandbox = Sandbox::on(&format!("redis://default:other@{}", redis.server.addr()));
+    elect(&sandbox, &["boss", "--", "true"]).end().expect(78);
+}
+
+#[test]
 fn a_hook_has_the_environment_of_a_command() {
     const PASSWORD: &str = "hunter2-and-more";
     let Some(redis) = Redis::build_or_skip(leasehold_testkit::RedisServer::builder().password(PASSWORD))
