@@ -147,3 +147,29 @@ fn server_has_the_options_of_its_unit() {
     assert_eq!(unknown_options(line), Vec::<&str>::new());
     assert_eq!(unknown_options("--no-such-option --listen"), ["--no-such-option"]);
 }
+
+/// A server that is killed frees locks that its answers have called valid, if they live as long as its process.
+#[test]
+fn server_is_not_killed_before_its_locks_have_ended() {
+    let unit = fs::read_to_string(packaging().join("systemd/leasehold-serve.service")).unwrap();
+    let limit = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
+    let help = crate::succeed(Command::new(leasehold()).args(["serve", "--help"]));
+    let default_of = |option: &str| {
+        let described = help.split(&format!("--{option} <DURATION>")).nth(1).unwrap();
+        described.split("[default: ").nth(1).and_then(|rest| rest.split(']').next()).unwrap()
+    };
+    let needed = seconds(default_of("grace")) + seconds(default_of("max-ttl"));
+    assert!(seconds(limit) > needed, "{limit} is not more than {needed} s");
+}
+
+/// Returns the seconds of a time such as `30s`, `65min` or `1h`.
+fn seconds(text: &str) -> u64 {
+    let (number, unit) = text.split_at(text.find(|letter: char| !letter.is_ascii_digit()).unwrap());
+    let unit = match unit {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        other => panic!("{other} in {text}"),
+    };
+    number.parse::<u64>().unwrap() * unit
+}
