@@ -77,7 +77,7 @@ impl HoldTask {
         let (client, request) = (self.client.clone(), self.request.clone());
         let now = SystemClock.now();
         let waits = self.parties.iter().any(|party| party.until > now);
-        let mut acquiring = std::pin::pin!(request.acquire(&client, waits));
+        let mut acquiring = std::pin::pin!(request.acquire(&client, self.ttl, waits));
         let mut closing = self.closing.clone();
         loop {
             if self.is_abandoned() || (waits && self.is_too_late()) {

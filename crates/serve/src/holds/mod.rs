@@ -350,7 +350,7 @@ impl Holds {
                 commands,
                 wake: wake.clone(),
                 client: self.client.clone(),
-                ttl: request.ttl(self.client.profile()),
+                ttl: request.ttl(self.client.profile(), &self.limits),
                 request: request.clone(),
                 closing: self.closing.subscribe(),
                 is_bound_to_process: self.is_bound_to_process(),

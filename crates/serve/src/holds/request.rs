@@ -136,59 +136,66 @@ impl LockRequest {
         Ok(())
     }
 
-    /// Returns the time for which it stays held without a sign of life of its client.
-    pub(crate) fn ttl(&self, profile: &Profile) -> Duration {
+    /// Returns the time for which it stays held without a sign of life of its client. One that the client did not ask
+    /// for keeps to the limit of this server, too, unless the store takes nothing that short.
+    pub(crate) fn ttl(&self, profile: &Profile, limits: &Limits) -> Duration {
+        let default = TTL.min(limits.ttl);
         let default = match profile.liveness {
-            Liveness::Lease { min, max } => TTL.clamp(min, max),
-            _ => TTL,
+            Liveness::Lease { min, max } => default.clamp(min, max),
+            _ => default,
         };
         self.ttl.unwrap_or(default)
     }
 
-    /// Acquires it: waits without a limit, or looks once. Dropping the future withdraws the request.
+    /// Acquires it with this ttl: waits without a limit, or looks once. Dropping the future withdraws the request.
     ///
     /// # Errors
     /// As the library's calls.
-    pub(super) async fn acquire(&self, client: &Client, waits: bool) -> Result<Option<HeldLock>, Error> {
+    pub(super) async fn acquire(
+        &self,
+        client: &Client,
+        ttl: Duration,
+        waits: bool,
+    ) -> Result<Option<HeldLock>, Error> {
         let name = &self.name;
         let locked = match self.mode {
             Mode::Mutex => {
-                let mutex = self.with_settings(client.mutex(name), client)?;
+                let mutex = self.with_settings(client.mutex(name), ttl)?;
                 if waits { Some(mutex.lock().await?) } else { mutex.try_lock().await? }
             }
             Mode::Read => {
-                let lock = self.with_settings(client.rwlock(name), client)?;
+                let lock = self.with_settings(client.rwlock(name), ttl)?;
                 if waits { Some(lock.read().await?) } else { lock.try_read().await? }
             }
             Mode::Write => {
-                let lock = self.with_settings(client.rwlock(name), client)?;
+                let lock = self.with_settings(client.rwlock(name), ttl)?;
                 if waits { Some(lock.write().await?) } else { lock.try_write().await? }
             }
             Mode::Permits => {
                 let (permits, of) = (self.permits.unwrap_or(1), self.of.unwrap_or(1));
-                let lock = self.with_settings(client.semaphore(name, of), client)?;
+                let lock = self.with_settings(client.semaphore(name, of), ttl)?;
                 if waits {
                     Some(lock.acquire_many(permits).await?)
                 } else {
                     lock.try_acquire_many(permits).await?
                 }
             }
-            Mode::Leader => return self.campaign(client, waits).await,
+            Mode::Leader => return self.campaign(client, ttl, waits).await,
         };
         Ok(locked.map(HeldLock::Lock))
     }
 
-    async fn campaign(&self, client: &Client, waits: bool) -> Result<Option<HeldLock>, Error> {
-        let election = client.election(&self.name).ttl(self.ttl(client.profile()));
-        let election = election.with(|mutex| self.with_settings(mutex, client))?;
+    async fn campaign(&self, client: &Client, ttl: Duration, waits: bool) -> Result<Option<HeldLock>, Error> {
+        let election = client.election(&self.name).ttl(ttl);
+        let election = election.with(|mutex| self.with_settings(mutex, ttl))?;
         let value = self.value.as_deref().unwrap_or_default();
         let leads =
             if waits { Some(election.campaign(value).await?) } else { election.try_campaign(value).await? };
         Ok(leads.map(|leads| HeldLock::Leader(Box::new(leads))))
     }
 
-    fn with_settings<K: Kind>(&self, lock: Lock<K>, client: &Client) -> Result<Lock<K>, Error> {
-        let mut lock = lock.ttl(self.ttl(client.profile()));
+    fn with_settings<K: Kind>(&self, lock: Lock<K>, ttl: Duration) -> Result<Lock<K>, Error> {
+        let mut lock = lock.ttl(ttl);
         if let Some(note) = &self.note {
             lock = lock.note(Note::clipped(note));
         }

@@ -1,5 +1,7 @@
 //! Limits: each has a clear error, and nothing grows without one.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -162,4 +164,14 @@ fn resident_kib() -> u64 {
 fn many() -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     if files >= 8_000 { 1000 } else { 100 }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ttl_that_was_not_asked_for_keeps_to_the_limit() {
+    let served = Served::with(|config| config.limits.ttl = Duration::from_secs(2)).await;
+    let granted = served.put(&id(), "0", json!({ "name": "a" })).await.ok();
+    assert_eq!(granted["ttl_ms"], 2000);
+    let leads = served.put(&id(), "0", json!({ "name": "b", "mode": "leader", "value": "me" })).await.ok();
+    assert_eq!(leads["ttl_ms"], 2000);
+    served.put(&id(), "0", json!({ "name": "c", "ttl": "3s" })).await.is_problem(400, "invalid_request");
 }
