@@ -66,8 +66,8 @@ struct Outcome {
     also_ended: Vec<Resource>,
 }
 
-/// Asks the holders to release the lock, and breaks what they still hold after a time. Waiters are cancelled at
-/// once: the lock that is released must not be granted to one of them.
+/// Asks the holders to release the lock, and breaks what they still hold after a time. Waiters are cancelled before
+/// that: the lock that is released must not be granted to one of them.
 async fn ask_and_break(
     locks: &Client,
     args: &BreakArgs,
@@ -76,10 +76,12 @@ async fn ask_and_break(
     limit: Duration,
 ) -> Result<Outcome, Problem> {
     let reason = format!("the lock is taken away in {}", duration(limit));
-    locks.revoke_claims(&args.name, &snapshot.holders, &reason).await?;
+    // A request to nobody: a store that keeps no requests refuses it, and then nothing may be broken.
+    locks.revoke_claims(&args.name, &[], &reason).await?;
     let is_waiter = |claim: &&ClaimInfo| !snapshot.holders.iter().any(|holder| holder.id == claim.id);
     let waiters: Vec<_> = to_break.iter().filter(is_waiter).cloned().collect();
     let cancelled = break_all(locks, &args.name, &waiters).await?;
+    locks.revoke_claims(&args.name, &snapshot.holders, &reason).await?;
     if !args.json {
         complain(&format!("the holders were asked, and have {} to release it", duration(limit)));
     }

@@ -1,13 +1,14 @@
 //! `break` where a connection keeps what it holds.
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::Client;
-use leasehold_testkit::PostgresServer;
+use leasehold_testkit::{PostgresServer, RedisQuorum, require};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::support::Sandbox;
+use crate::support::{Redis, Sandbox, Started};
 
 #[test]
 fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
@@ -39,7 +40,7 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
 
 #[test]
 fn break_after_a_time_asks_first() {
-    let redis = crate::support::Redis::start_or_skip();
+    let redis = Redis::start_or_skip();
     let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
     for sandbox in sandboxes.into_iter().flatten() {
         let script = "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done";
@@ -61,4 +62,44 @@ fn break_after_a_time_asks_first() {
     }
     Sandbox::new().end(&["break", "--yes", "--after", "1s", "job"]).expect(1).says("nothing to break");
     Sandbox::new().end(&["break", "--after", "1s", "job"]).expect(64).says("--yes");
+}
+
+/// A holder may release the lock as soon as it is asked, and a waiter that is still queued would be granted it.
+#[test]
+fn waiters_are_cancelled_before_the_holders_are_asked() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let Some(cli) = require::or_skip("redis-cli", require::program("redis-cli", "redis-tools")) else {
+        return;
+    };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let holder = sandbox.hold(&["job"]);
+    let waits = sandbox.start(&["job"], "echo never");
+    sandbox.wait_for_line("job", 1, 1);
+    let mut monitor = Command::new(cli);
+    monitor.args(["-p", &redis.server.port().to_string(), "monitor"]);
+    monitor.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let monitor = Started::new(monitor);
+    monitor.line_with("OK");
+    sandbox.end(&["break", "--yes", "--waiting", "--after", "300ms", "job"]).expect(0);
+    // Each is written once: the end of the waiter, and the request to the holder.
+    monitor.line_with("\"ZREM\" \"{lh:job}:queue\"");
+    monitor.line_with("\"SET\" \"{lh:job!notices}:value\"");
+    holder.end().expect(76);
+    drop(waits);
+}
+
+#[test]
+fn store_that_keeps_no_requests_breaks_nothing_after_a_time() {
+    let runtime = Runtime::new().unwrap();
+    let Some(servers) = runtime.block_on(RedisQuorum::start_or_skip(3)) else { return };
+    let sandbox = Sandbox::on(&format!("redlock://{}", servers.hosts()));
+    sandbox.end(&["redlock", "rearm", "--yes"]).expect(0);
+    let holder = sandbox.hold(&["--ttl", "30s", "job"]);
+    let waits = sandbox.start(&["--ttl", "30s", "job"], "echo in");
+    let args = ["break", "--yes", "--waiting", "--after", "300ms", "job"];
+    let ended = sandbox.end(&args).expect(78).says("keeps no values");
+    assert!(!ended.out.contains("broken"), "{ended:?}");
+    holder.end().expect(0);
+    waits.line_with("in");
+    waits.end().expect(0);
 }
