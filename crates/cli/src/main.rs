@@ -30,7 +30,8 @@ use clap::{CommandFactory, Parser};
 
 use exit::{Exit, Problem};
 use request::args::{Args, CompletionsArgs, RedlockVerb, Verb};
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid};
+use system::signals::Signals;
 
 fn main() -> ExitCode {
     if system::warden::is_warden() {
@@ -83,32 +84,13 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
     let runtime = ManuallyDrop::new(
         runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?,
     );
+    let handling = SignalHandling::of(&verb);
     runtime.block_on(async {
-        let exit = match verb {
-            Verb::Run(args) => commands::run::run(*args).await,
-            Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
-            Verb::Acquire(args) => commands::acquire::acquire(*args).await,
-            Verb::Release(args) => commands::release::release(args).await,
-            Verb::Show(args) => commands::show::show(args).await,
-            Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
-            Verb::Ls(args) => commands::list::list(args).await,
-            #[cfg(feature = "top")]
-            Verb::Top(args) => commands::top::top(args).await,
-            #[cfg(feature = "serve")]
-            Verb::Serve(args) => commands::serve::serve(*args).await,
-            #[cfg(feature = "torture")]
-            Verb::Torture(args) => commands::torture::torture(*args).await,
-            Verb::Watch(args) => commands::watch::watch(args).await,
-            Verb::Revoke(args) => commands::revoke::revoke(args).await,
-            Verb::Break(args) => commands::break_claim::break_lock(args).await,
-            Verb::Elect(args) => commands::elect::elect(*args).await,
-            Verb::Doctor(args) => commands::doctor::doctor(args).await,
-            Verb::Schema(args) => commands::schema::schema(&args),
-            Verb::Sweep(args) => commands::sweep::sweep(args).await,
-            Verb::Redlock(RedlockVerb::Rearm(args)) => commands::redlock::rearm(args).await,
-            Verb::Completions(args) => completions(&args),
-            Verb::Fence(verb) => commands::fence::fence(verb),
-            Verb::Man(args) => commands::man::man(&args),
+        let exit = tokio::select! {
+            // The handlers come first.
+            biased;
+            signal = handling.signal() => Ok(Exit::by(signal)),
+            exit = carry_out(verb) => exit,
         };
         // The lines of the log come before the error that ends the program.
         if let Some(stderr) = output::stderr::Stderr::started() {
@@ -116,6 +98,75 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
         }
         exit
     })
+}
+
+/// Carries the command out that was asked for.
+///
+/// # Errors
+/// Those of the command.
+async fn carry_out(verb: Verb) -> Result<Exit, Problem> {
+    match verb {
+        Verb::Run(args) => commands::run::run(*args).await,
+        Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
+        Verb::Acquire(args) => commands::acquire::acquire(*args).await,
+        Verb::Release(args) => commands::release::release(args).await,
+        Verb::Show(args) => commands::show::show(args).await,
+        Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
+        Verb::Ls(args) => commands::list::list(args).await,
+        #[cfg(feature = "top")]
+        Verb::Top(args) => commands::top::top(args).await,
+        #[cfg(feature = "serve")]
+        Verb::Serve(args) => commands::serve::serve(*args).await,
+        #[cfg(feature = "torture")]
+        Verb::Torture(args) => commands::torture::torture(*args).await,
+        Verb::Watch(args) => commands::watch::watch(args).await,
+        Verb::Revoke(args) => commands::revoke::revoke(args).await,
+        Verb::Break(args) => commands::break_claim::break_lock(args).await,
+        Verb::Elect(args) => commands::elect::elect(*args).await,
+        Verb::Doctor(args) => commands::doctor::doctor(args).await,
+        Verb::Schema(args) => commands::schema::schema(&args),
+        Verb::Sweep(args) => commands::sweep::sweep(args).await,
+        Verb::Redlock(RedlockVerb::Rearm(args)) => commands::redlock::rearm(args).await,
+        Verb::Completions(args) => completions(&args),
+        Verb::Fence(verb) => commands::fence::fence(verb),
+        Verb::Man(args) => commands::man::man(&args),
+    }
+}
+
+/// The handling of signals by a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SignalHandling {
+    /// The command listens to them.
+    Own,
+    /// They end the command.
+    Default,
+}
+
+impl SignalHandling {
+    fn of(verb: &Verb) -> SignalHandling {
+        match verb {
+            Verb::Run(_) | Verb::Acquire(_) | Verb::Elect(_) => SignalHandling::Own,
+            #[cfg(feature = "serve")]
+            Verb::Serve(_) => SignalHandling::Own,
+            #[cfg(feature = "top")]
+            Verb::Top(_) => SignalHandling::Own,
+            #[cfg(feature = "torture")]
+            Verb::Torture(_) => SignalHandling::Own,
+            _ => SignalHandling::Default,
+        }
+    }
+
+    /// Waits for a signal that ends a command as the first process of a container: to that one the kernel delivers no
+    /// signal that has no handler. All others end by the default of the signal, without this.
+    async fn signal(self) -> Signal {
+        if self == SignalHandling::Default
+            && getpid().is_init()
+            && let Ok(mut signals) = Signals::listen()
+        {
+            return signals.sent_to_childless().await;
+        }
+        std::future::pending().await
+    }
 }
 
 fn completions(args: &CompletionsArgs) -> Result<Exit, Problem> {

@@ -64,7 +64,7 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
         }
         tokio::select! {
             biased;
-            signal = signals.sent() => return (Exit::by(signal), Ender::Leasehold),
+            signal = signals.sent_to_childless() => return (Exit::by(signal), Ender::Leasehold),
             () = tokio::time::sleep(PAUSE) => {}
         }
     }

@@ -98,7 +98,7 @@ pub(crate) async fn hold_and_run(
     status.report(&Event::Waiting);
     let store = tokio::select! {
         biased;
-        signal = signals.sent() => return Ok(Ended::waiting(signal)),
+        signal = signals.sent_to_childless() => return Ok(Ended::waiting(signal)),
         store = request.store.open(request.note.clone()) => store,
     };
     let locks = store?;
@@ -197,7 +197,7 @@ impl HeldRun<'_> {
         // A signal that this process has already received would be lost.
         let signal = tokio::select! {
             biased;
-            signal = signals.sent() => Some(signal),
+            signal = signals.sent_to_childless() => Some(signal),
             () = std::future::ready(()) => None,
         };
         if let Some(signal) = signal {
@@ -225,7 +225,7 @@ impl HeldRun<'_> {
         tokio::select! {
             biased;
             () = self.hold.lost() => None,
-            signal = self.signals.sent() => Some(signal),
+            signal = self.signals.sent_to_childless() => Some(signal),
             () = tokio::time::sleep(SystemClock.now().until(end)) => None,
         }
     }
@@ -239,7 +239,7 @@ impl HeldRun<'_> {
         tokio::select! {
             biased;
             () = self.hold.lost() => None,
-            signal = self.signals.sent() => Some(signal),
+            signal = self.signals.sent_to_childless() => Some(signal),
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
         let (signals, manager) = (signals.clone(), manager.clone());
         Box::pin(async move {
             let mut signals = signals.lock().await;
-            while !asks_to_end(signals.sent().await, is_on_terminal) {}
+            while !asks_to_end(signals.sent_to_childless().await, is_on_terminal) {}
             if let Some(manager) = manager {
                 manager.send("STOPPING=1\nSTATUS=waits until its clients have released their locks");
             }

@@ -18,6 +18,7 @@ use crate::process::environment::variables;
 use crate::request::Request;
 use crate::request::program::Program;
 use crate::request::reentry::Tags;
+use crate::system::orphans;
 use crate::system::signals::{SignalEvent, Signals, asks_to_end};
 use crate::system::warden::Warden;
 
@@ -85,7 +86,8 @@ impl Hook<'_> {
                 event = signals.next() => match event {
                     SignalEvent::Sent(signal) if asks_to_end(signal) => self.ask_to_end(signal),
                     SignalEvent::Sent(signal) => self.warden.signal(signal),
-                    SignalEvent::Child | SignalEvent::Continued => {}
+                    SignalEvent::Child => orphans::reap(&[child.pid(), self.warden.group()]),
+                    SignalEvent::Continued => {}
                 },
                 () = tokio::time::sleep(wake.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)) => {}
             }

@@ -87,7 +87,7 @@ impl LockHold {
         let tags = Tags::inherited();
         let found = tokio::select! {
             biased;
-            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            signal = signals.sent_to_childless() => return Ok(Taken::Interrupted(signal)),
             found = divided(request, locks, &tags) => found?,
         };
         let Division { outer, followed, free: names } = found;
@@ -100,7 +100,7 @@ impl LockHold {
             .then(|| Progress::start(stderr, locks, names.clone(), &request.note));
         let taken = tokio::select! {
             biased;
-            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            signal = signals.sent_to_childless() => return Ok(Taken::Interrupted(signal)),
             taken = acquire(request, locks, &names, &tags) => taken,
         };
         if let Some(progress) = progress {

@@ -15,6 +15,8 @@ use leasehold::backend::{Clock, Moment};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::system::orphans;
+
 /// A signal, or another event, that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalEvent {
@@ -66,6 +68,18 @@ impl Signals {
         match self.first(|event| matches!(event, SignalEvent::Sent(_))).await {
             SignalEvent::Sent(signal) => signal,
             _ => std::future::pending().await,
+        }
+    }
+
+    /// Waits as [`Signals::sent`] does, in a process that has no children of its own at this time: those that end are
+    /// orphans, and are reaped.
+    pub(crate) async fn sent_to_childless(&mut self) -> Signal {
+        loop {
+            match self.first(|event| event != SignalEvent::Continued).await {
+                SignalEvent::Sent(signal) => return signal,
+                SignalEvent::Child => orphans::reap(&[]),
+                SignalEvent::Continued => {}
+            }
         }
     }
 

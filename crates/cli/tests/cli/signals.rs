@@ -1,8 +1,8 @@
 //! Signals that are sent to leasehold: passed on while the command runs, the end of the wait before.
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Sandbox, Started, number, wait_until_gone};
+use crate::support::{Sandbox, Started, eventually, number, wait_until_gone};
 
 const PASSED_ON: [(Signal, &str); 6] = [
     (Signal::TERM, "TERM"),
@@ -98,20 +98,68 @@ fn the_signal_that_ended_the_command_ends_at_least_too() {
     assert_eq!(sandbox.show("job")["state"], "free");
 }
 
+/// Starts leasehold as the first process of a namespace, as in a container; returns its id outside of it, too. `None`
+/// where the kernel allows no namespace: then there is nothing to test.
+fn start_as_first_process(sandbox: &Sandbox, args: &[&str]) -> Option<(Started, i32)> {
+    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+    let mut probe = sandbox.sh(&format!("unshare {} true", words.join(" ")));
+    if !probe.status().unwrap().success() {
+        return None;
+    }
+    let mut command = std::process::Command::new("unshare");
+    sandbox.prepare(&mut command);
+    command.args(words).arg("leasehold").args(args);
+    let running = Started::new(command);
+    let first = eventually(|| {
+        let children = children_of(sandbox, running.pid().as_raw_pid());
+        children.first().copied().ok_or("it has not begun".to_owned())
+    });
+    Some((running, first))
+}
+
+/// Returns the children of a process, also those that have ended and were not reaped.
+fn children_of(sandbox: &Sandbox, pid: i32) -> Vec<i32> {
+    let listed = Started::new(sandbox.sh(&format!("ps -o pid= --ppid {pid}"))).end().out;
+    listed.lines().map(number).collect()
+}
+
 #[test]
 fn the_first_process_of_a_container_reaps_orphans() {
     let sandbox = Sandbox::new();
-    // The namespace has this process as its first. Where the kernel allows none, there is nothing to test.
-    let mut probe = sandbox.sh("unshare --user --map-root-user --pid --fork --mount-proc true");
-    if !probe.status().unwrap().success() {
-        return;
-    }
     let script = "(sleep 0.1 &); while ps -o comm= -e | grep -q sleep; do :; done; echo reaped";
-    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
-    let mut command = std::process::Command::new("unshare");
-    sandbox.prepare(&mut command);
-    command.args(words).args(["leasehold", "run", "job", "--", "sh", "-c", script]);
-    let running = Started::new(command);
+    let Some((running, _)) = start_as_first_process(&sandbox, &["run", "job", "--", "sh", "-c", script])
+    else {
+        return;
+    };
     running.line_with("reaped");
     running.end().expect(0);
+}
+
+#[test]
+fn first_process_reaps_orphans_also_while_no_command_runs() {
+    let sandbox = Sandbox::new();
+    let orphans = "(sleep 0.3 & sleep 0.5 &); echo up";
+    let candidate = ["elect", "--on-elected", orphans, "a"];
+    let holder = ["run", "--min-hold", "1h", "b", "--", "sh", "-c", orphans];
+    for args in [&candidate[..], &holder] {
+        let Some((running, first)) = start_as_first_process(&sandbox, args) else { return };
+        running.line_with("up");
+        eventually(|| match children_of(&sandbox, first) {
+            children if children.is_empty() => Ok(()),
+            children => Err(format!("{children:?} are left")),
+        });
+        kill_process(Pid::from_raw(first).unwrap(), Signal::TERM).unwrap();
+        running.end();
+    }
+}
+
+#[test]
+fn first_process_that_only_looks_ends_by_a_signal() {
+    let sandbox = Sandbox::new();
+    for signal in [Signal::TERM, Signal::INT] {
+        let Some((running, first)) = start_as_first_process(&sandbox, &["watch", "job"]) else { return };
+        running.line_with("free");
+        kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
+        running.end().expect(128 + signal.as_raw());
+    }
 }
