@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_backend::url::Create;
 use leasehold_core::Failure;
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
@@ -190,8 +191,10 @@ pub(crate) struct Database {
     /// Those of registers.
     unlimited: Fences,
     file: Option<(u64, u64)>,
-    /// The number of changes since the log was last written back.
-    changes: usize,
+    /// The pages of the log after the last commit of this client. The commits of other clients count, too.
+    log: Arc<AtomicUsize>,
+    /// The pages at which the log is to be written back.
+    log_max: usize,
 }
 
 impl Database {
@@ -264,26 +267,30 @@ impl Database {
     /// Returns the connection for locks, and the bounds of their fences, to change them.
     pub(crate) fn change_locks(&mut self) -> rusqlite::Result<(&mut Connection, &mut Fences)> {
         self.fences.reserve(&self.durable, &self.config.table, time::now())?;
-        self.changes += 1;
         Ok((&mut self.locks, &mut self.fences))
     }
 
     /// Returns the same for registers.
     pub(crate) fn change_registers(&mut self) -> (&mut Connection, &mut Fences) {
-        self.changes += 1;
         (&mut self.durable, &mut self.unlimited)
     }
 
     /// Returns `true` once the log has grown so far that it should be written back.
-    fn takes_checkpoint(&self) -> bool {
-        self.changes >= CHANGES_MAX
+    fn takes_checkpoint(&mut self) -> bool {
+        let pages = self.log_pages();
+        // Another client may have begun the log anew.
+        self.log_max = self.log_max.min(pages + PAGES_MAX);
+        pages >= self.log_max
+    }
+
+    fn log_pages(&self) -> usize {
+        self.log.load(Ordering::Relaxed)
     }
 
     /// Writes the log back into the database, as far as no reader is in the way.
     ///
     /// SQLite itself would do so at the end of some commit, on the thread of its caller.
     fn checkpoint(&mut self) {
-        self.changes = 0;
         let written: rusqlite::Result<i64> =
             self.durable.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(0));
         // The next change begins the log anew and syncs it, which callers must not wait for. One that leaves a row as
@@ -293,6 +300,8 @@ impl Database {
         if let Err(error) = written.and_then(|_| self.locks.execute(&begin, [])) {
             tracing::debug!(database = %self.config, %error, "the log could not be written back");
         }
+        // A log that a reader keeps from being begun anew is not tried again at each commit.
+        self.log_max = self.log_pages() + PAGES_MAX;
     }
 }
 
@@ -308,9 +317,8 @@ fn is_log_gone(refused: &Failure) -> bool {
     code == Some(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)
 }
 
-/// The number of changes after which the log is written back: that many have about the length after which SQLite
-/// does so by default.
-const CHANGES_MAX: usize = 500;
+/// The pages after which the log is written back, as SQLite does by default.
+const PAGES_MAX: usize = 1_000;
 
 /// The number of times that the file may change while it is opened.
 const MAX_REOPEN: u32 = 100;
@@ -353,13 +361,21 @@ fn open(config: &SqliteConfig) -> Result<Database, Failure> {
     };
     let mut durable = connect().map_err(failed)?;
     let fences = schema::prepare(&mut durable, config)?;
-    let locks = connect().map_err(failed)?;
+    let mut locks = connect().map_err(failed)?;
     locks.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
-    for connection in [&durable, &locks] {
-        connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    let log = Arc::new(AtomicUsize::new(0));
+    for connection in [&mut durable, &mut locks] {
+        let log = log.clone();
+        // It takes the place of the hook by which SQLite writes the log back itself.
+        let note_pages = move |_: &mut Wal, pages| {
+            log.store(usize::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
+            Ok(())
+        };
+        connection.wal_hook(Some(note_pages)).map_err(failed)?;
     }
     let unlimited = Fences::unlimited(time::wall_ahead(&locks).map_err(failed)?);
-    Ok(Database { config: config.clone(), locks, durable, fences, unlimited, file: None, changes: 0 })
+    let config = config.clone();
+    Ok(Database { config, locks, durable, fences, unlimited, file: None, log, log_max: PAGES_MAX })
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

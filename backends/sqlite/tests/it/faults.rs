@@ -154,6 +154,21 @@ async fn log_is_written_back_and_does_not_grow() {
     assert!(log < 16 << 20, "{log} bytes after 6,000 changes");
 }
 
+/// Each client makes few changes, and none is the last one that closes the file.
+#[tokio::test]
+async fn log_does_not_grow_beside_a_client_that_changes_nothing() {
+    let dir = TestDir::new();
+    let idle = dir.open("").await.unwrap();
+    for round in 0..2_000 {
+        let (backend, held) = (dir.open("").await.unwrap(), claim(&format!("job/{}", round % 7)));
+        try_take(&backend, &held).await.unwrap().unwrap();
+        assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    }
+    let log = std::fs::metadata(dir.directory.path().join("locks.db-wal")).unwrap().len();
+    drop(idle);
+    assert!(log < 8 << 20, "{log} bytes after 4,000 changes");
+}
+
 #[tokio::test]
 async fn another_boot_id_on_the_same_kernel_frees_nothing() {
     let name = "faults::another_boot_id_on_the_same_kernel_frees_nothing";
