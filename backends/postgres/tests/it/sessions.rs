@@ -37,14 +37,19 @@ async fn lost_within(signal: &mut LossSignal, limit: Duration) {
 
 /// Waits until a row shows the holder of this name.
 async fn shown(server: &PostgresServer, name: &str) {
-    let query = format!("SELECT count(*) FROM leasehold_held WHERE name = '{name}'");
+    are_shown(server, name, 1).await;
+}
+
+/// Waits until rows show so many holders of names of this pattern.
+async fn are_shown(server: &PostgresServer, names: &str, count: usize) {
+    let query = format!("SELECT count(*) FROM leasehold_held WHERE name LIKE '{names}'");
     for _ in 0..1_000 {
-        if server.sql(&query).await.unwrap().trim() == "1" {
+        if server.sql(&query).await.unwrap().trim() == count.to_string() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("the holder of {name} is not shown");
+    panic!("the holders of {names} are not shown");
 }
 
 /// A session of the user's own.
@@ -169,9 +174,11 @@ async fn what_another_program_holds_is_not_broken() {
     stranger.batch_execute("SELECT pg_advisory_unlock(255)").await.unwrap();
 }
 
-/// All locks of the client share the session, and must not end with one release.
+/// All locks of the client share the session, and must not end with the releases of some. These are released together,
+/// and what each of them waits for must not add up.
 #[tokio::test]
-async fn release_whose_row_cannot_be_removed_ends_no_other_lock() {
+async fn releases_whose_rows_cannot_be_removed_end_no_other_lock() {
+    const RELEASED: usize = 60;
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     open(&format!("{}?method=advisory", server.url())).await;
     let backend = open(&format!("{}?method=advisory&timeout=2s", server.url())).await;
@@ -184,19 +191,57 @@ async fn release_whose_row_cannot_be_removed_ends_no_other_lock() {
     ];
     for (blocked, free) in changes {
         for share in [Share::MUTEX, Share::READER] {
-            let ends = claim("ends", LONG).share(share);
-            hold(&*backend, &ends).await;
-            shown(&server, "ends").await;
+            let ends: Vec<Claim> =
+                (0..RELEASED).map(|n| claim(&format!("ends/{n}"), LONG).share(share)).collect();
+            for claim in &ends {
+                // A table that was found locked is left alone for a second.
+                take(&*backend, claim).await;
+            }
+            are_shown(&server, "ends/%", RELEASED).await;
             locker.batch_execute(blocked).await.unwrap();
-            let released = backend.release(&[&ends]).await;
-            assert!(matches!(released[..], [Release::Freed]), "{blocked}, {share}: {released:?}");
+            let released = backend.release(&ends.iter().collect::<Vec<_>>()).await;
+            let is_freed = |released: &Release| matches!(released, Release::Freed);
+            assert!(released.iter().all(is_freed), "{blocked}, {share}: {released:?}");
             locker.batch_execute(free).await.unwrap();
             let stranger = open(&format!("{}?method=advisory", server.url())).await;
-            let next = claim("ends", LONG);
-            hold(&*stranger, &next).await;
-            assert!(matches!(stranger.release(&[&next]).await[..], [Release::Freed]));
-            locker.batch_execute("DELETE FROM leasehold_held WHERE name = 'ends'").await.unwrap();
+            for n in 0..RELEASED {
+                let next = claim(&format!("ends/{n}"), LONG);
+                hold(&*stranger, &next).await;
+                assert!(matches!(stranger.release(&[&next]).await[..], [Release::Freed]));
+            }
+            locker.batch_execute("DELETE FROM leasehold_held WHERE name LIKE 'ends/%'").await.unwrap();
         }
+    }
+    assert!(matches!(renew(&*backend, &stays).await, Renewal::Alive));
+    assert_eq!(tokio::time::timeout(SILENCE, lost.fired()).await.ok(), None);
+}
+
+#[tokio::test]
+async fn readers_that_cannot_be_entered_are_refused_and_end_no_other_lock() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=advisory&timeout=2s", server.url())).await;
+    let stays = claim("stays", LONG);
+    let mut lost = hold_with_signal(&*backend, &stays).await;
+    let locker = connect_plainly(&server).await;
+    locker.batch_execute("BEGIN; LOCK TABLE leasehold_held IN SHARE MODE").await.unwrap();
+    let readers = ["a", "b", "c"].map(|name| claim(name, LONG).share(Share::READER));
+    let patience = Patience::none(clock());
+    let [a, b, c] = &readers;
+    let (a, b, c) = tokio::join!(
+        backend.contend(a, &patience),
+        backend.contend(b, &patience),
+        backend.contend(c, &patience)
+    );
+    for refused in [a, b, c] {
+        assert_eq!(refused.unwrap_err().kind, FailureKind::Unavailable);
+    }
+    // What needs no row is granted and released meanwhile.
+    let alone = claim("alone", LONG);
+    hold(&*backend, &alone).await;
+    assert!(matches!(release(&*backend, &alone).await, Release::Freed));
+    locker.batch_execute("COMMIT").await.unwrap();
+    for reader in &readers {
+        take(&*backend, reader).await;
     }
     assert!(matches!(renew(&*backend, &stays).await, Renewal::Alive));
     assert_eq!(tokio::time::timeout(SILENCE, lost.fired()).await.ok(), None);

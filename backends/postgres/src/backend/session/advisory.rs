@@ -11,9 +11,10 @@
 //! found out can therefore not make two holders of one lock.
 
 mod statements;
+mod table_gate;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,6 +38,7 @@ use crate::error::Refusal;
 use crate::net::dial::{Link, only, read};
 use crate::net::server::Sessions as Shared;
 use statements::Statements;
+use table_gate::{TableGate, table_wait};
 
 /// Advisory locks of one database.
 #[derive(Debug)]
@@ -92,11 +94,13 @@ impl Sessions for Advisory {
         let Some(marked) = marked.first() else { return Err(shared()) };
         let pid = read(marked, 1)?;
         // No statement of this session has to be waited for, but one that says so itself.
+        let limit = self.base.limit();
         let settings = format!(
             "SET application_name = '{session_name}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
-             SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off; {connection}",
+             SET lock_timeout = {table_wait}; SET default_transaction_isolation = 'read committed'; SET synchronous_commit = off; {connection}",
             patience = self.base.config.sql.server_timeout().as_millis(),
-            limit = self.base.limit().as_millis(),
+            limit = limit.as_millis(),
+            table_wait = table_wait(limit).as_millis(),
             connection = self.base.patience("SESSION", link.version),
         );
         link.run(&settings).await.map_err(Refusal::into_failure)?;
@@ -111,7 +115,8 @@ impl Sessions for Advisory {
             }
         };
         let (base, statements) = (self.base.clone(), self.statements.clone());
-        Ok(AdvisorySession { link, session_name, pid, fences, base, statements })
+        let (gate, leftover) = (TableGate::new(), Arc::default());
+        Ok(AdvisorySession { link, session_name, pid, fences, gate, leftover, base, statements })
     }
 
     async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
@@ -170,8 +175,19 @@ pub(crate) struct AdvisorySession {
     /// Its process of the server.
     pid: i32,
     fences: Fences,
+    /// What each statement of this session passes that uses the table of holders.
+    gate: TableGate,
+    leftover: Arc<Leftover>,
     base: Arc<Base>,
     statements: Arc<(Statements, FenceStatements)>,
+}
+
+/// Rows of released locks that could not be removed yet.
+#[derive(Debug, Default)]
+struct Leftover {
+    claims: Mutex<Vec<String>>,
+    /// One task removes them at a time, so that they take one connection.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl AdvisorySession {
@@ -189,12 +205,9 @@ impl AdvisorySession {
             let sql = if *sharing == Sharing::Readers { &statements.join } else { &statements.take_shared };
             let Entry { id, name, key, weight, capacity, note } = &Entry::of(claim, key.text());
             let (session, epoch) = (&self.session_name, known.epoch());
-            self.link
-                .query(
-                    sql,
-                    &[id, name, key, weight, capacity, note, &wide, &one, &high, &low, session, &epoch],
-                )
-                .await?
+            let parameters: &[&(dyn ToSql + Sync)] =
+                &[id, name, key, weight, capacity, note, &wide, &one, &high, &low, session, &epoch];
+            self.gate.pass(self.link.query(sql, parameters)).await?
         };
         match only(answer).and_then(|row| in_ours(&row)).map_err(Refusal::Failed)? {
             0 => self.refuse(claim, key).await,
@@ -206,7 +219,8 @@ impl AdvisorySession {
                         if !is_alone {
                             let (id, epoch, seq) =
                                 (claim.id.to_hex(), signed(fence.epoch), signed(fence.seq));
-                            self.link.query(&statements.renumber, &[&id, &epoch, &seq]).await?;
+                            let parameters: &[&(dyn ToSql + Sync)] = &[&id, &epoch, &seq];
+                            self.gate.pass(self.link.query(&statements.renumber, parameters)).await?;
                         }
                         fence
                     }
@@ -219,7 +233,12 @@ impl AdvisorySession {
     /// Answers for a lock that another session has: an error where it has it under another name.
     async fn refuse(&self, claim: &Claim, key: Key) -> Result<Answer, Refusal> {
         let (key, name) = (key.text(), claim.resource.as_str());
-        let rows = self.link.query(&self.statements.0.namesake, &[&key, &name]).await?;
+        let parameters: &[&(dyn ToSql + Sync)] = &[&key, &name];
+        let rows = match self.gate.pass(self.link.query(&self.statements.0.namesake, parameters)).await {
+            // The next request looks for the other name.
+            Err(Refusal::LostRace) => return Ok(Answer::Busy),
+            rows => rows?,
+        };
         match rows.first() {
             None => Ok(Answer::Busy),
             Some(row) => {
@@ -233,9 +252,8 @@ impl AdvisorySession {
     async fn put_back(&self, request: &LockRequest<'_>) -> Result<(), Failure> {
         let is_exclusive = request.claim.share.is_exclusive();
         if !is_exclusive {
-            // Without the table there is no row.
-            let id = request.claim.id.to_hex();
-            _ = self.link.query(&self.base.holders_table.delete, &[&id]).await;
+            // Without the table there is no row. One of before the table was locked is shown until this session ends.
+            _ = self.remove_row(&request.claim.id.to_hex()).await;
         }
         if request.sharing == Sharing::Readers {
             return Ok(());
@@ -253,14 +271,28 @@ impl AdvisorySession {
         only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed)
     }
 
+    async fn remove_row(&self, id: &str) -> Result<(), Refusal> {
+        self.gate.pass(self.link.query(&self.base.holders_table.delete, &[&id])).await.map(drop)
+    }
+
     /// Removes the row of a lock that was released, by another connection. If that fails, too, the row is shown until
     /// this session ends.
     fn remove_row_later(&self, id: String, failure: Failure) {
         tracing::warn!(%failure, "a lock was released, and the row that shows its holder could not be removed");
-        let base = self.base.clone();
+        let claims = |leftover: &Leftover| {
+            std::mem::take(&mut *leftover.claims.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        self.leftover.claims.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        let (base, leftover) = (self.base.clone(), self.leftover.clone());
         drop(leasehold_machine::spawn(async move {
-            if let Err(refusal) = base.pool.query(&base.holders_table.delete, &[&id]).await {
-                tracing::warn!(failure = %refusal.into_failure(), "the row of a released lock is still there");
+            let _turn = leftover.turn.lock().await;
+            let claims = claims(&leftover);
+            // Another task may have removed it with its own.
+            if claims.is_empty() {
+                return;
+            }
+            if let Err(refusal) = base.pool.query(&base.holders_table.delete_many, &[&claims]).await {
+                tracing::warn!(failure = %refusal.into_failure(), "rows of released locks are still there");
             }
         }));
     }
@@ -278,9 +310,10 @@ impl Session for AdvisorySession {
                 // The server gave nothing, and said why.
                 Refusal::Failed(failure) if failure.kind == FailureKind::Foreign => return Err(failure),
                 Refusal::Failed(failure) if failure.effect == Effect::Unknown => return Err(failure),
+                // The table of holders is locked, as a rule, and whether the lock is free is not known.
                 Refusal::LostRace => {
                     self.put_back(request).await?;
-                    return Ok(Answer::Busy);
+                    return Err(refusal.into_failure());
                 }
                 Refusal::NoTable(failure) if !is_last && self.base.config.sql.create == Create::Yes => {
                     tracing::warn!(%failure, "a table is gone: inspections no longer show the earlier holders");
@@ -314,8 +347,9 @@ impl Session for AdvisorySession {
     async fn unlock(&self, claim: &Claim, sharing: Sharing, is_shown: bool) -> Result<bool, Failure> {
         let id = claim.id.to_hex();
         let answer = match sharing {
-            Sharing::Readers => self.link.query(&self.base.holders_table.delete, &[&id]).await.map(|_| true),
-            Sharing::None => self.free(claim, is_shown.then_some(&id)).await,
+            Sharing::Readers => self.remove_row(&id).await.map(|()| true),
+            Sharing::None if is_shown => self.gate.pass(self.free(claim, Some(&id))).await,
+            Sharing::None => self.free(claim, None).await,
         };
         match answer {
             // The table of holders is locked, or gone. The lock decides, and its row only informs.

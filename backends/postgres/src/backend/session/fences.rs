@@ -148,10 +148,12 @@ impl FenceStatements {
     pub(super) fn of(names: &Names) -> FenceStatements {
         let (blocks, counter) = (names.table(FENCE_BLOCKS), names.text(FENCE_COUNTER));
         // The counter is put behind all earlier blocks while the row is locked, and the end of the block is on
-        // the disk before any other session can see it. A statement that begins no block waits for no disk.
+        // the disk before any other session can see it. A statement that begins no block waits for no disk. The
+        // row may be awaited for as long as a statement may take, which the session does not let it wait for a table.
         let new_block = |behind: &str, while_last: &str| {
             format!(
                 "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest({behind}, {NOW}) + {LENGTH} \
+                 WHERE pg_catalog.set_config('lock_timeout', '0', true) IS NOT NULL \
                  ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
                  last = greatest(b.last, {NOW}) + {LENGTH} WHERE b.last {while_last} \
                  RETURNING b.epoch, b.last, setval({counter}::regclass, b.last - {LENGTH}), \

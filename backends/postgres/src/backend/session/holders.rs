@@ -26,6 +26,7 @@ pub(crate) struct HoldersTable {
     /// Enters a claim of another session, and draws its fence.
     pub(crate) enter: Sql,
     pub(crate) delete: Sql,
+    pub(crate) delete_many: Sql,
     holders: Sql,
     /// Enters claims of another session with the fences that they have, or has them again.
     show: Sql,
@@ -67,6 +68,11 @@ impl HoldersTable {
                 ],
             ),
             delete: sql("delete_holder", format!("DELETE FROM {held} WHERE claim = $1"), &[Type::TEXT]),
+            delete_many: sql(
+                "delete_holders",
+                format!("DELETE FROM {held} WHERE claim = ANY($1)"),
+                &[Type::TEXT_ARRAY],
+            ),
             holders: sql(
                 "holders",
                 format!(
