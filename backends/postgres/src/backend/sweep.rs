@@ -81,7 +81,7 @@ async fn raise(pool: &Pool, highest: i64) -> Result<(), Failure> {
          UPDATE {meta} SET epoch_base = greatest({epoch}, {highest}::int8) WHERE epoch_base < {highest}::int8;"
     );
     for _ in 0..LOCK_TRIES {
-        match pool.run(&statements).await {
+        match pool.run_once(&statements).await {
             Err(Refusal::LostRace) => tokio::time::sleep(LOCK_PAUSE).await,
             answer => return answer.map_err(Refusal::into_failure),
         }

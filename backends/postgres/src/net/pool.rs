@@ -85,15 +85,20 @@ impl Pool {
     /// Sends statements without parameters, as one transaction, again where they lost a race.
     pub(crate) async fn run(&self, statements: &str) -> Result<(), Refusal> {
         for tries in 1.. {
-            let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;
-            let answer = link.run(statements).await;
-            self.check_in(link, &answer);
-            match answer {
+            match self.run_once(statements).await {
                 Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
                 answer => return answer,
             }
         }
         Err(Refusal::LostRace)
+    }
+
+    /// Sends statements without parameters, as one transaction.
+    pub(crate) async fn run_once(&self, statements: &str) -> Result<(), Refusal> {
+        let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.run(statements).await;
+        self.check_in(link, &answer);
+        answer
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {

@@ -1,6 +1,7 @@
 //! The tables and those who may use them, and how the server is logged in to.
 
 use crate::common;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -557,8 +558,19 @@ async fn blocked_sweep_does_not_block_clients() {
     tokio::time::sleep(Duration::from_millis(250)).await;
     server.sql("UPDATE leasehold_meta SET epoch_base = 0").await.unwrap();
     let config = PostgresConfig::parse(&server.url()).unwrap();
-    let failure = sweep(config, clock(), Duration::ZERO).await.unwrap_err();
+    let sweeping = tokio::spawn(sweep(config, clock(), Duration::ZERO));
+    // Each attempt is a request of its own. Not all of them need be seen.
+    let attempt = "SELECT query_start::text FROM pg_stat_activity WHERE query LIKE 'SET LOCAL lock_timeout%'";
+    let mut attempts = HashSet::new();
+    while !sweeping.is_finished() {
+        for row in watcher.query(attempt, &[]).await.unwrap() {
+            attempts.insert(row.get::<_, String>(0));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let failure = sweeping.await.unwrap().unwrap_err();
     assert!(failure.detail().contains("a transaction"), "{failure}");
+    assert!((1..=10).contains(&attempts.len()), "{} attempts", attempts.len());
 }
 
 /// Standbys for which commits wait, and one that could be promoted without them.
