@@ -292,9 +292,10 @@ fn seen_one(name: &'static str, table: &str, epoch: &str) -> Sql {
                      origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
                      lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
                      + $9::float8 * interval '1 microsecond' \
-                     WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
+                     WHERE c.name = $1 AND c.version = $2 AND $3 = {within} \
                      AND (NOT $4 OR c.lapses > clock_timestamp()) \
-                     RETURNING true, CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
+                     RETURNING true, CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END",
+            within = within(epoch)
         ),
         &[
             Type::TEXT,
@@ -325,9 +326,10 @@ fn seen_many(name: &'static str, table: &str, epoch: &str) -> Sql {
                      seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
                      lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
                      + w.keep::float8 * interval '1 microsecond' \
-                     FROM w WHERE {SAME} AND w.within = {epoch} \
+                     FROM w WHERE {SAME} AND w.within = {within} \
                      AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq, w.call) \
-                     SELECT name, epoch, seq, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
+                     SELECT name, epoch, seq, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done",
+            within = within(epoch)
         ),
         &[
             Type::TEXT_ARRAY,
@@ -343,6 +345,12 @@ fn seen_many(name: &'static str, table: &str, epoch: &str) -> Sql {
             Type::TEXT,
         ],
     )
+}
+
+/// Returns the epoch of a grant in the row `c`. It is never below that of the row, as a client calculates it from the
+/// same row: the present one may be, where the tables came from another cluster or `leasehold_meta` was lost.
+fn within(epoch: &str) -> String {
+    format!("greatest(c.epoch, {epoch})")
 }
 
 /// The types of the parameters for a row in which a claim lives.

@@ -315,6 +315,29 @@ async fn fences_rise_over_a_restore_in_another_cluster() {
     assert_eq!(new.fence.map(|fence| fence.epoch), after.fence.map(|fence| fence.epoch));
 }
 
+/// The timeline of a cluster begins at 1 again when `pg_upgrade` makes it. Clients that stay open do not see that the
+/// tables are those of another one.
+#[tokio::test]
+async fn clients_that_stay_open_write_rows_of_a_later_epoch() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let (held, next) = (claim("job", LONG), claim("job", LONG));
+    let first = hold(&*backend, &held).await.fence.unwrap();
+    write_register(&*backend).await.unwrap();
+    let later = "UPDATE leasehold SET epoch = epoch + 6; UPDATE leasehold_registers SET epoch = epoch + 6";
+    server.sql(later).await.unwrap();
+    let waiting = {
+        let (backend, next) = (backend.clone(), next.clone());
+        tokio::spawn(async move { take(&*backend, &next).await })
+    };
+    until_one_waits(&*backend, "job").await;
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    let fence = waiting.await.unwrap().fence.unwrap();
+    assert_eq!(fence.epoch, first.epoch + 6, "{fence} after {first}");
+    write_register(&*backend).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_grade_of_fences_follows_what_the_server_keeps() {
     let durable = PostgresServer::builder().setting("fsync", "on");
