@@ -40,7 +40,7 @@ async fn shown(server: &PostgresServer, name: &str) {
     are_shown(server, name, 1).await;
 }
 
-/// Waits until rows show so many holders of names of this pattern.
+/// Waits until rows show so many holders whose names match this pattern.
 async fn are_shown(server: &PostgresServer, names: &str, count: usize) {
     let query = format!("SELECT count(*) FROM leasehold_held WHERE name LIKE '{names}'");
     for _ in 0..1_000 {
@@ -217,7 +217,7 @@ async fn releases_whose_rows_cannot_be_removed_end_no_other_lock() {
 }
 
 #[tokio::test]
-async fn readers_that_cannot_be_entered_are_refused_and_end_no_other_lock() {
+async fn readers_are_refused_while_their_rows_cannot_be_written() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=advisory&timeout=2s", server.url())).await;
     let stays = claim("stays", LONG);

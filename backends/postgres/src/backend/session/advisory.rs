@@ -175,7 +175,7 @@ pub(crate) struct AdvisorySession {
     /// Its process of the server.
     pid: i32,
     fences: Fences,
-    /// What each statement of this session passes that uses the table of holders.
+    /// The gate of the statements of this session that use the table of holders.
     gate: TableGate,
     leftover: Arc<Leftover>,
     base: Arc<Base>,
@@ -252,7 +252,7 @@ impl AdvisorySession {
     async fn put_back(&self, request: &LockRequest<'_>) -> Result<(), Failure> {
         let is_exclusive = request.claim.share.is_exclusive();
         if !is_exclusive {
-            // Without the table there is no row. One of before the table was locked is shown until this session ends.
+            // Without the table no row exists. One of before the table was locked is shown until this session ends.
             _ = self.remove_row(&request.claim.id.to_hex()).await;
         }
         if request.sharing == Sharing::Readers {
