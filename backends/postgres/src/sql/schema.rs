@@ -51,6 +51,8 @@ pub fn schema(config: &PostgresConfig) -> String {
             "UPDATE {meta} SET form = greatest(form, {FORM}), oldest_client = {FORM} WHERE oldest_client < {FORM};\n"
         ),
     };
+    // By the clock, epochs begin above those of tables that were lost, also where a sweep or a move to another cluster
+    // had raised those.
     format!(
         r#"{create_schema}{tables}CREATE TABLE IF NOT EXISTS {meta} (
     one               boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -60,7 +62,7 @@ pub fn schema(config: &PostgresConfig) -> String {
     epoch_base        bigint NOT NULL
 );
 INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
-    VALUES ({FORM_OF_ROWS}, {FORM_OF_ROWS}, (SELECT system_identifier::text FROM pg_control_system()), 0)
+    VALUES ({FORM_OF_ROWS}, {FORM_OF_ROWS}, (SELECT system_identifier::text FROM pg_control_system()), {NOW})
     ON CONFLICT DO NOTHING;
 {form}"#
     )

@@ -11,11 +11,12 @@ use leasehold_testkit::PostgresServer;
 use crate::support::{Ended, Redis, Sandbox};
 
 /// Parts that are never the same twice, and their names.
-const MASKS: [(&str, &str); 18] = [
+const MASKS: [(&str, &str); 19] = [
     (r"(?:/private)?/tmp/\.tmp\w+", "[DIR]"),
     (r"127\.0\.0\.1:\d{4,5}", "127.0.0.1:[PORT]"),
     (r"\b[0-9a-f]{32}\b", "[TAG]"),
     (r"\b\d{20}\b", "[FENCE]"),
+    (r"\be\d{20}\b", "e[EPOCH]"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "[TIME]"),
     (r#""(since_unix_ms|remaining_ms)":\d+"#, r#""$1":[NUMBER]"#),
     (r"\([^()]* ago\) *", "([AGE] ago)  "),
