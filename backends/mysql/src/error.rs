@@ -91,6 +91,8 @@ fn kind(code: u16) -> FailureKind {
         }
         // No such database; what a proxy or an old server does not know.
         1049 | NO_TABLE | NO_COLUMN | 1064 | 1193 | 1235 | 1305 => FailureKind::Unsupported,
+        // A name that no named lock of the server may have.
+        3057 => FailureKind::Unsupported,
         // A character that a column of a foreign table has not.
         1366 | 1267 | 3854 => FailureKind::Unsupported,
         _ => FailureKind::Unavailable,
@@ -173,6 +175,7 @@ mod tests {
             (1142, FailureKind::Denied, Effect::None, "leasehold schema"),
             (1095, FailureKind::Denied, Effect::None, "CONNECTION ADMIN"),
             (1049, FailureKind::Unsupported, Effect::None, "create the database"),
+            (3057, FailureKind::Unsupported, Effect::None, "error 3057"),
             (1047, FailureKind::Unavailable, Effect::Unknown, "its cluster"),
             (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
             (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),

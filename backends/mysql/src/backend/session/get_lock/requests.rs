@@ -275,6 +275,8 @@ fn after_failure(
         (_, Err(failure)) => Err(failure.clone()),
         // The session had it before, and has it no longer. But another server may have decided meanwhile.
         (Request::Unlock { .. }, Ok(())) if failure.effect == Effect::None => Ok(Some(1)),
+        // The session lives: it has answered.
+        (Request::Nothing, Ok(())) if failure.effect == Effect::None => Ok(Some(0)),
         // It may be the fault of another request, which the server refuses for good.
         (_, Ok(())) if !is_alone && !failure.is_transient() => {
             let text = format!("one of several requests was refused, so all were: {failure}");
@@ -285,3 +287,23 @@ fn after_failure(
 }
 /// Requests of one statement.
 const AT_ONCE: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::FailureKind;
+
+    use super::*;
+
+    /// All locks of a session end with it, and not because the server refuses the name of another one.
+    #[test]
+    fn sign_of_life_is_not_refused_with_the_requests_beside_it() {
+        let refused = Failure::new(FailureKind::Unsupported, Effect::None, "no such name");
+        for is_alone in [false, true] {
+            let answer = after_failure(&Request::Nothing, &refused, &Ok(()), is_alone);
+            assert_eq!(answer.unwrap(), Some(0));
+        }
+        let unanswered = Failure::unanswered("the connection ended");
+        assert!(after_failure(&Request::Nothing, &unanswered, &Ok(()), false).is_err());
+        assert!(after_failure(&Request::Nothing, &refused, &Err(unanswered), false).is_err());
+    }
+}
