@@ -45,7 +45,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Backend, Claim, ClaimId, Clock, Note, Profile, Resource, Share};
+use leasehold_core::{Backend, Claim, ClaimId, Clock, LossCause, Note, Profile, Resource, Share};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -389,6 +389,11 @@ impl Engine {
     pub(crate) fn revoke(self: &Arc<Self>, held: &Lease, reason: &str) {
         held.revoke(reason);
         self.end_handoff(&held.claim.resource, held.claim.id);
+    }
+
+    /// Marks a claim as lost, unless it is.
+    pub(crate) fn lose(&self, lease: &Lease, cause: LossCause) {
+        self.renewer.lose(lease, cause);
     }
 
     /// Spawns a future that must not be dropped with its caller.

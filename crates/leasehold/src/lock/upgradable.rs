@@ -2,7 +2,8 @@
 //!
 //! Ground rules: the guard always keeps its claim as a reader. As a writer it holds a second claim, for all
 //! the shares except its own. So the one admission rule excludes others, on every store that counts shares,
-//! and to become a reader again is to release the second claim.
+//! and to become a reader again is to release the second claim. A loss of one claim is marked on the other before
+//! either is released.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
 use crate::engine::deadline::Deadline;
-use crate::engine::{Engine, Wait};
+use crate::engine::{Engine, Lease, State, Wait, Want};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 use crate::panics::in_this_span;
 use crate::random;
@@ -43,7 +44,9 @@ use crate::random;
 /// writes. As a writer it is the only holder. Of several readers that want to write, one succeeds, and the
 /// others get `Deadlock` at once; so does a reader that would wait behind a writer that waits for this
 /// reader. A reader that gets this error is still a reader. The claims as a reader and as a writer are
-/// lost together, and the fence is that of the later grant.
+/// lost together, and the fence is that of the later grant. The [maximum time to hold](crate::Lock::max_hold) counts
+/// from the grant as a reader. After the loss of a writer the [lock delay](crate::Lock::lock_delay) excludes
+/// readers, too.
 ///
 /// # Does not promise
 /// An upgrade is not always possible: if a writer already waits, even one of this process, only a release
@@ -54,13 +57,77 @@ use crate::random;
 #[must_use = "the lock is released when this is dropped"]
 pub struct Upgradable {
     // Dropped before the reader, so that it is never a writer that does not read.
-    write: Option<Guard>,
+    write: Option<Writer>,
     read: Guard,
     lock: Lock<Shared>,
     gate: Lock<Exclusive>,
     /// Locked from before the gate is requested until its release is confirmed: the next upgrade would take
     /// a gate that is still being released for that of another reader.
     gate_use: Arc<AsyncMutex<()>>,
+}
+
+/// The claim as a writer.
+#[derive(Debug)]
+struct Writer {
+    // Dropped before the claim is released.
+    pair: Pair,
+    guard: Guard,
+}
+
+impl Writer {
+    async fn release(self) -> Result<()> {
+        let Writer { pair, guard } = self;
+        drop(pair);
+        guard.release().await
+    }
+}
+
+/// The claims of a writer, which are lost together. Its drop marks a loss of one on the other.
+#[derive(Debug)]
+struct Pair(Arc<PairedClaims>);
+
+#[derive(Debug)]
+struct PairedClaims {
+    read: Arc<Lease>,
+    write: Arc<Lease>,
+    engine: Arc<Engine>,
+}
+
+impl Pair {
+    /// Pairs the claims, and marks a loss of one on the other as soon as it happens: what is lost is not renewed.
+    fn of(read: &Guard, write: &Guard, engine: &Arc<Engine>) -> Pair {
+        let [read, write] = [read, write].map(|guard| guard.hold().held().clone());
+        let (mut read_changes, mut write_changes) = (read.watch(), write.watch());
+        let claims = Arc::new(PairedClaims { read, write, engine: engine.clone() });
+        // After a release a claim may belong to another user.
+        let paired = Arc::downgrade(&claims);
+        engine.spawn_detached(async move {
+            select(Box::pin(read_changes.ended()), Box::pin(write_changes.ended())).await;
+            if let Some(claims) = paired.upgrade() {
+                claims.cause();
+            }
+        });
+        Pair(claims)
+    }
+}
+
+impl PairedClaims {
+    /// Returns the cause of the loss of either claim, and marks it on the other.
+    fn cause(&self) -> Option<LossCause> {
+        for (claim, other) in [(&self.read, &self.write), (&self.write, &self.read)] {
+            if let State::Lost(cause) = claim.state() {
+                self.engine.lose(other, cause);
+                return Some(cause);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.0.cause();
+    }
 }
 
 /// The lock that one reader holds while it becomes a writer. Dropping it releases it in the background.
@@ -179,7 +246,8 @@ impl Upgradable {
         let deadline = Deadline::of(wait, &self.lock.engine);
         let gate = self.wait_for_gate(&deadline).await?;
         let wait = deadline.left();
-        let want = self.lock.want(rest()?)?;
+        // The reader ensures the longest and the shortest time to hold.
+        let want = Want { max_hold: None, ..self.lock.want(rest()?)? };
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
             match select(Box::pin(self.read.lost()), Box::pin(gate.lost())).await {
@@ -199,9 +267,9 @@ impl Upgradable {
             }
             (Ok(outcome), None) => outcome?,
         };
-        // The reader ensures the minimum time to hold.
-        let terms = LockOptions { min_hold: Duration::ZERO, ..self.lock.terms() };
-        self.write = Some(Guard::new(hold, terms));
+        let terms = LockOptions { max_hold: None, min_hold: Duration::ZERO, ..self.lock.terms() };
+        let guard = Guard::new(hold, terms);
+        self.write = Some(Writer { pair: Pair::of(&self.read, &guard, &self.lock.engine), guard });
         // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
         self.check()
@@ -284,7 +352,7 @@ impl Upgradable {
     /// Returns the fence of the latest grant, which is the writer's if the guard is a writer. `None` if
     /// the store has no fences.
     pub fn fence(&self) -> Option<Fence> {
-        self.write.as_ref().unwrap_or(&self.read).fence()
+        self.write.as_ref().map_or(&self.read, |write| &write.guard).fence()
     }
 
     /// Returns the resource that is held.
@@ -302,7 +370,7 @@ impl Upgradable {
 
     /// Returns the time for which the lock is held without another renewal.
     pub fn remaining(&self) -> Duration {
-        let write = self.write.as_ref().map_or(Duration::MAX, Guard::remaining);
+        let write = self.write.as_ref().map_or(Duration::MAX, |write| write.guard.remaining());
         self.read.remaining().min(write)
     }
 
@@ -313,7 +381,7 @@ impl Upgradable {
     pub async fn lost(&self) -> LossCause {
         let write = async {
             match &self.write {
-                Some(write) => write.lost().await,
+                Some(write) => write.guard.lost().await,
                 None => std::future::pending().await,
             }
         };
@@ -351,7 +419,7 @@ impl Upgradable {
     }
 
     fn cause(&self) -> Option<LossCause> {
-        self.read.cause().or_else(|| self.write.as_ref().and_then(Guard::cause))
+        self.write.as_ref().map_or_else(|| self.read.cause(), |write| write.pair.0.cause())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::backend::LossCause;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, RwLock, TokioClock};
@@ -137,4 +138,73 @@ async fn upgrade_of_a_closed_client_sends_nothing() {
     let calls = wire.calls(Verb::Contend);
     assert!(guard.upgrade().await.unwrap_err().is_lost());
     assert_eq!(wire.calls(Verb::Contend), calls);
+}
+
+/// The reader is lost first, and the claim as a writer is still valid when the guard ends.
+#[tokio::test(start_paused = true)]
+async fn lock_delay_of_a_lost_writer_excludes_readers() {
+    let delay = ms(2_000);
+    for (cause, is_released) in [
+        (LossCause::MaxHold, false),
+        (LossCause::MaxHold, true),
+        (LossCause::Expired, false),
+        (LossCause::Expired, true),
+    ] {
+        let (locks, wire, other) = clients();
+        let mut prices = lock(&locks).ttl(ms(200)).lock_delay(delay);
+        match cause {
+            LossCause::MaxHold => prices = prices.max_hold(ms(300)),
+            _ => wire.set(Verb::Renew, Mode::LoseRequest),
+        }
+        let mut guard = prices.upgradable_read().await.unwrap();
+        tokio::time::sleep(ms(100)).await;
+        guard.upgrade().await.unwrap();
+        assert_eq!(guard.lost().await, cause);
+        let lost = Instant::now();
+        if is_released {
+            assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(cause));
+        } else {
+            drop(guard);
+        }
+        let reader = lock(&other).read().await.unwrap();
+        assert!(lost.elapsed() >= delay, "{cause}, released: {is_released}: {:?}", lost.elapsed());
+        drop(reader);
+    }
+}
+
+/// Its guard is kept, as by a task that hangs.
+#[tokio::test(start_paused = true)]
+async fn lost_writer_keeps_neither_claim() {
+    for (part, cause) in [(None, LossCause::MaxHold), (Some(0), LossCause::Gone), (Some(1), LossCause::Gone)]
+    {
+        let (locks, _, other) = clients();
+        let mut guard = lock(&locks).ttl(SOON).max_hold(ms(60_000)).upgradable_read().await.unwrap();
+        tokio::time::sleep(ms(50_000)).await;
+        guard.upgrade().await.unwrap();
+        if let Some(part) = part {
+            let holders = other.inspect("prices").await.unwrap().holders;
+            other.break_claim("prices", &holders[part]).await.unwrap();
+        }
+        assert_eq!(guard.lost().await, cause);
+        let lost = Instant::now();
+        settles(&other, "prices").await;
+        assert!(lost.elapsed() < ms(100), "{part:?}: {:?}", lost.elapsed());
+        drop(guard);
+    }
+}
+
+/// The limit is that of the whole hold, and not that of each claim.
+#[tokio::test(start_paused = true)]
+async fn upgrade_does_not_change_the_longest_time_to_hold() {
+    let (locks, _, other) = clients();
+    let mut guard = lock(&locks).max_hold(SOON).upgradable_read().await.unwrap();
+    let began = Instant::now();
+    for _ in 0..2 {
+        tokio::time::sleep(SOON / 4).await;
+        guard.upgrade().await.unwrap();
+        guard.downgrade().await.unwrap();
+    }
+    assert_eq!(guard.lost().await, LossCause::MaxHold);
+    assert!((SOON..SOON + ms(100)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    settles(&other, "prices").await;
 }

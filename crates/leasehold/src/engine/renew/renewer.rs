@@ -114,6 +114,15 @@ impl Renewer {
         self.events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     }
 
+    /// Marks the claim as lost, unless it is, and has it released.
+    pub(crate) fn lose(&self, lease: &Lease, cause: LossCause) {
+        // In a fork every claim is lost already, and nothing is marked.
+        if !matches!(lease.state(), State::Lost(_)) {
+            lease.lose(cause);
+            self.inbox.hasten(lease.claim.id, Moment::START);
+        }
+    }
+
     /// Marks every claim as lost, because the client closes. Returns when all of them have been queued
     /// for release; from here on no claim is watched.
     pub(crate) async fn lose_all(&self) {
