@@ -193,28 +193,70 @@ fn single_flight_loads_once_and_returns_no_replaced_value() {
     });
 }
 
-/// The caller comes after the invalidation, and a flight of its own process is under way since before.
+/// The caller comes after the invalidation, by its own client or by another one, and a flight of its own process is
+/// under way since before.
 #[tokio::test(start_paused = true)]
 async fn caller_after_an_invalidation_gets_no_earlier_value() {
-    let [client] = clients();
+    for invalidator in [0, 1] {
+        let clients: [_; 2] = clients();
+        let source = Arc::new(Source::default());
+        let flights = clients.each_ref().map(|client| flight(&client.locks));
+        let asking = |takes| {
+            let (flight, source) = (flights[0].clone(), source.clone());
+            tokio::spawn(async move { ask(&flight, &source, takes, false).await })
+        };
+        let early = [(); 2].map(|()| asking(Duration::from_millis(100)));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(source.loads.load(Ordering::SeqCst), 1, "it has begun");
+        source.version.store(1, Ordering::SeqCst);
+        flights[invalidator].invalidate().await.unwrap();
+        let late = [(); 2].map(|()| asking(Duration::ZERO));
+        for caller in early {
+            assert_eq!(version(&caller.await.unwrap().unwrap()), 0);
+        }
+        for (caller, origin) in late.into_iter().zip([ValueSource::Loaded, ValueSource::Kept]) {
+            let late = caller.await.unwrap().unwrap();
+            assert_eq!((version(&late), late.origin), (1, origin), "invalidated by client {invalidator}");
+        }
+        assert_eq!(version(&flights[0].get().await.unwrap().unwrap()), 1);
+        assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    }
+}
+
+/// They do not each load, one after the other, however often it is invalidated.
+#[tokio::test(start_paused = true)]
+async fn callers_from_before_a_load_share_a_value_that_is_not_kept() {
+    let clients: [_; 2] = clients();
     let source = Arc::new(Source::default());
-    let flight = flight(&client.locks);
-    let early: Vec<_> = (0..2)
-        .map(|_| {
-            let (flight, source) = (flight.clone(), source.clone());
-            tokio::spawn(async move { ask(&flight, &source, Duration::from_millis(100), false).await })
+    let ours = flight(&clients[0].locks);
+    let invalidating = {
+        let theirs = flight(&clients[1].locks);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                theirs.invalidate().await.unwrap();
+            }
+        })
+    };
+    let callers: Vec<_> = (0..40)
+        .map(|number| {
+            let (flight, source) = (ours.clone(), source.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(5 * number)).await;
+                let asked = Instant::now();
+                let loaded = ask(&flight, &source, Duration::from_millis(100), false).await.unwrap();
+                (loaded.origin, asked.elapsed())
+            })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(10)).await;
-    source.version.store(1, Ordering::SeqCst);
-    flight.invalidate().await.unwrap();
-    let late = ask(&flight, &source, Duration::ZERO, false).await.unwrap();
-    assert_eq!((version(&late), late.origin), (1, ValueSource::Loaded));
-    for caller in early {
-        assert_eq!(version(&caller.await.unwrap().unwrap()), 0);
+    for caller in callers {
+        let (origin, took) = caller.await.unwrap();
+        assert_eq!(origin, ValueSource::NotKept);
+        assert!(took < Duration::from_millis(300), "{took:?}");
     }
-    assert_eq!(version(&flight.get().await.unwrap().unwrap()), 1);
-    assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    let loads = source.loads.load(Ordering::SeqCst);
+    assert!(loads <= 4, "{loads}");
+    invalidating.abort();
 }
 
 /// A loader that is slow beyond its lease is overtaken, and what it brings in the end replaces nothing.

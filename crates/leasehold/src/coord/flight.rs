@@ -257,13 +257,17 @@ impl SingleFlight {
             slot_ref.abandon();
             slot_ref = self.slot_ref()?;
         };
-        let mut turn = Some(turn);
-        let outcome = self.get_or_load_alone(&register, ttl, load, || drop(turn.take())).await;
+        let (mut turn, mut began) = (Some(turn), 0);
+        let stages = |stage| match stage {
+            Stage::Begins => began = slot_ref.joined(),
+            Stage::Overdue => drop(turn.take()),
+        };
+        let outcome = self.get_or_load_alone(&register, ttl, load, stages).await;
         // Before the turn is over, so that no waiter for it loads as well. A slow loader has no turn
         // any more, and another may have written a later value.
         if turn.is_some() {
             match &outcome {
-                Ok(loaded) => slot_ref.publish(loaded),
+                Ok(loaded) => slot_ref.publish(loaded, began),
                 // The others waited with this one for the store to answer: they do not each wait again,
                 // one after the other.
                 Err(LoadError::Store(error)) if error.is_outage() => slot_ref.fail(error),
@@ -287,9 +291,13 @@ impl SingleFlight {
         })
     }
 
-    /// Removes the kept value. The result of a loader that has begun before is returned to its waiters,
-    /// and is not kept. Callers that come after the removal do not get it, in this process or another: they
-    /// wait for that loader to end, and one of them loads.
+    /// Removes the kept value. The result of a loader that has begun before is returned to its caller and to those
+    /// of its process that came before it began, and is not kept. Callers that come after the removal do not get
+    /// it, in this process or another: they wait for that loader to end, and one of them loads.
+    ///
+    /// # Does not promise
+    /// Callers of one process share the answer of a request that is under way. Those that come within such a request
+    /// may get a value that another process has just removed; the next ones do not.
     ///
     /// # Cancel safety
     /// If the future is dropped, it may or may not have been removed.
@@ -308,14 +316,13 @@ impl SingleFlight {
         removed
     }
 
-    /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are
-    /// to continue without it.
+    /// Finds, waits for, or loads the value, alone in this process; `stages` is called at each stage of a load.
     async fn get_or_load_alone<L, F, E>(
         &self,
         register: &Register,
         ttl: Duration,
         load: L,
-        overdue: impl FnOnce(),
+        stages: impl FnMut(Stage),
     ) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
@@ -343,7 +350,7 @@ impl SingleFlight {
                     loaded = value => return Ok(loaded?),
                     guard = turn => guard?,
                 };
-                self.load(register, guard, ttl, load, None, overdue).await
+                self.load(register, guard, ttl, load, None, stages).await
             }
         }
     }
@@ -371,7 +378,7 @@ impl SingleFlight {
             let renewed = async {
                 match flight.turn().try_lock().await? {
                     Some(guard) => {
-                        flight.load(&register, guard, ttl, load, Some(&seen), || {}).await.map(drop)
+                        flight.load(&register, guard, ttl, load, Some(&seen), |_| {}).await.map(drop)
                     }
                     None => Ok(()),
                 }
@@ -398,7 +405,7 @@ impl SingleFlight {
         ttl: Duration,
         load: L,
         refreshes: Option<&Stamp>,
-        overdue: impl FnOnce(),
+        mut stages: impl FnMut(Stage),
     ) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F,
@@ -410,6 +417,7 @@ impl SingleFlight {
         }
         let clock = self.engine.clock();
         let began = clock.now();
+        stages(Stage::Begins);
         let mut loading = pin!(load());
         let in_time = tokio::select! {
             biased;
@@ -419,7 +427,7 @@ impl SingleFlight {
         };
         let Some(value) = in_time else {
             drop(guard);
-            overdue();
+            stages(Stage::Overdue);
             let value = loading.await.map_err(LoadError::Loader)?;
             return Ok(FlightOutcome { value, origin: ValueSource::NotKept });
         };
@@ -529,6 +537,14 @@ impl SingleFlight {
         }
         Ok(register)
     }
+}
+
+/// A stage of a load.
+enum Stage {
+    /// The loader is called next.
+    Begins,
+    /// It takes too long: others are to continue without it.
+    Overdue,
 }
 
 /// Reports when it is over that this process has a value loaded anew.

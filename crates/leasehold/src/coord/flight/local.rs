@@ -1,12 +1,14 @@
 //! Joins many callers of one process into one flight.
 //!
 //! Ground rules: the first caller loads; the others wait for its result and not for their turn. If it
-//! has no result, the next one loads, in the order of arrival. A slot whose turn does not come, or whose value
-//! was invalidated, is left to those that are in it.
+//! has no result, the next one loads, in the order of arrival. A result that is not kept is only for callers that
+//! came before the load began: another client may have invalidated it since. A slot whose turn does not come, or
+//! whose value was invalidated here, is left to those that are in it.
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::atomic::AtomicBool;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_core::Resource;
@@ -29,9 +31,19 @@ type Key = (Resource, usize);
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
-    published: watch::Sender<Option<Result<FlightOutcome>>>,
+    /// The number of callers that have joined so far.
+    joined: AtomicU64,
+    published: watch::Sender<Option<Published>>,
     /// A task of this process has it loaded in the background.
     pub(super) refreshing: AtomicBool,
+}
+
+/// The result of one caller for the others.
+#[derive(Clone, Debug)]
+struct Published {
+    result: Result<FlightOutcome>,
+    /// It is for the callers with a lower number.
+    below: u64,
 }
 
 /// The part of one caller in a slot. The last one removes the slot.
@@ -39,6 +51,8 @@ pub(super) struct Slot {
 pub(super) struct SlotRef {
     flights: Arc<Flights>,
     key: Key,
+    /// The number of the caller, in the order of arrival.
+    number: u64,
     pub(super) slot: Arc<Slot>,
 }
 
@@ -56,14 +70,16 @@ impl Flights {
     pub(super) fn join(self: &Arc<Self>, key: Key) -> SlotRef {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || {
-            let published = watch::Sender::new(None);
-            Arc::new(Slot { turn: AsyncMutex::default(), published, refreshing: AtomicBool::default() })
+            let (turn, joined, refreshing) =
+                (AsyncMutex::default(), AtomicU64::new(0), AtomicBool::default());
+            Arc::new(Slot { turn, joined, published: watch::Sender::new(None), refreshing })
         };
         let (callers, slot) = slots.entry(key.clone()).or_insert_with(|| (0, fresh()));
         *callers += 1;
         let slot = slot.clone();
+        let number = slot.joined.fetch_add(1, Ordering::SeqCst);
         drop(slots);
-        SlotRef { flights: self.clone(), key, slot }
+        SlotRef { flights: self.clone(), key, number, slot }
     }
 
     /// Leaves the slot of a key to those that are in it: callers that join from here on have another one.
@@ -76,17 +92,25 @@ impl SlotRef {
     /// Waits for the turn, or for the result of another caller, until `limit` ends.
     pub(super) async fn wait_turn_or_result(&self, limit: impl Future<Output = ()>) -> JoinedFlight<'_> {
         let mut published = self.slot.published.subscribe();
-        let finished = tokio::select! {
-            biased;
-            Ok(()) = published.changed() => published.borrow_and_update().clone(),
-            turn = self.slot.turn.lock() => return JoinedFlight::Turn(turn),
-            () = limit => return JoinedFlight::Overdue,
-        };
-        match finished {
-            Some(outcome) => JoinedFlight::Finished(outcome),
-            // No caller ever returns without a result; a turn is the only other outcome.
-            None => JoinedFlight::Turn(self.slot.turn.lock().await),
+        let (mut turn, mut limit) = (pin!(self.slot.turn.lock()), pin!(limit));
+        loop {
+            tokio::select! {
+                biased;
+                Ok(()) = published.changed() => {
+                    let found = published.borrow_and_update().clone();
+                    if let Some(found) = found.filter(|found| self.number < found.below) {
+                        return JoinedFlight::Finished(found.result);
+                    }
+                }
+                turn = &mut turn => return JoinedFlight::Turn(turn),
+                () = &mut limit => return JoinedFlight::Overdue,
+            }
         }
+    }
+
+    /// Returns the number that is above those of all callers so far.
+    pub(super) fn joined(&self) -> u64 {
+        self.slot.joined.load(Ordering::SeqCst)
     }
 
     /// Leaves the slot to those that are in it: callers that join from here on have another one.
@@ -97,19 +121,22 @@ impl SlotRef {
         }
     }
 
-    /// Passes the loaded value to all callers of this process that wait for it. For them
-    /// another caller loaded it.
-    pub(super) fn publish(&self, loaded: &FlightOutcome) {
-        let origin = match loaded.origin {
-            ValueSource::Loaded => ValueSource::Kept,
-            origin => origin,
+    /// Passes a value to the callers of this process that wait for it; one that is not kept only to those with a
+    /// number below `began`, which came before it was loaded. For them another caller loaded it.
+    pub(super) fn publish(&self, loaded: &FlightOutcome, began: u64) {
+        let (origin, below) = match loaded.origin {
+            ValueSource::Loaded => (ValueSource::Kept, u64::MAX),
+            ValueSource::NotKept => (ValueSource::NotKept, began),
+            origin => (origin, u64::MAX),
         };
-        self.slot.published.send_replace(Some(Ok(FlightOutcome { value: loaded.value.clone(), origin })));
+        let result = Ok(FlightOutcome { value: loaded.value.clone(), origin });
+        self.slot.published.send_replace(Some(Published { result, below }));
     }
 
     /// Reports a failure of the store to all callers of this process that wait.
     pub(super) fn fail(&self, error: &Error) {
-        self.slot.published.send_replace(Some(Err(error.clone())));
+        let failed = Published { result: Err(error.clone()), below: u64::MAX };
+        self.slot.published.send_replace(Some(failed));
     }
 }
 
