@@ -199,5 +199,11 @@ fn what_is_kept_is_not_taken_over() {
     is_found_by_aim(mutant, "while the lock was held", aims::an_owner_returns_to_what_is_kept);
 }
 
+#[test]
+fn a_refusal_counts_for_every_share() {
+    let mutant = "a refusal counts for every share";
+    is_found_by_aim(mutant, "only readers hold it", aims::a_read_behind_a_refused_writer);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

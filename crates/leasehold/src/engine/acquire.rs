@@ -74,7 +74,7 @@ impl Engine {
             reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
             () = self.closed.cancelled() => Err(closed()),
             () = deadline.passed() => {
-                let again = again.filter(|_| !self.was_busy_recently(&resource));
+                let again = again.filter(|want| !self.was_busy_recently(want));
                 let attempt = Box::pin(self.try_at_deadline(again, deadline.waited(), &resource));
                 // The place in the queue is kept meanwhile: its request may still be answered late.
                 let last_try = tokio::select! {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::common::{Store, ms, settles};
 use leasehold::layer::{Fault, Mode, Verb};
-use leasehold::{AcquireFailure, Client, ErrorKind, Event, EventSubscriber};
+use leasehold::local::MemoryBackend;
+use leasehold::{AcquireFailure, Client, ErrorKind, Event, EventSubscriber, TokioClock};
 use tokio::time::Instant;
 
 /// As long as a silent server answers nothing.
@@ -236,4 +237,29 @@ async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
         }
     }
     drop(held);
+}
+
+/// A task of this process waits for a larger share, and is refused by the store.
+#[tokio::test(start_paused = true)]
+async fn smaller_share_than_the_one_refused_is_asked_for_at_the_end() {
+    let clock = Arc::new(TokioClock::new());
+    let store = Arc::new(MemoryBackend::with_clock(clock.clone()).polling().unordered());
+    let [locks, other] =
+        [(); 2].map(|()| Client::builder().clock(clock.clone()).over(store.clone()).unwrap());
+    let (ours, theirs) = (locks.rwlock("prices"), other.rwlock("prices"));
+    let _reader = theirs.read().await.unwrap();
+    let writer = ours.clone();
+    let writer = tokio::spawn(async move { writer.write().await });
+    tokio::time::sleep(ms(100)).await;
+    assert!(ours.try_read_for(ms(300)).await.unwrap().is_some(), "another reader holds it");
+    assert!(ours.try_write_for(ms(300)).await.unwrap().is_none());
+    writer.abort();
+
+    let (ours, theirs) = (locks.semaphore("slots", 3), other.semaphore("slots", 3));
+    let _two = theirs.acquire_many(2).await.unwrap();
+    let all = ours.clone();
+    let all = tokio::spawn(async move { all.acquire_many(3).await });
+    tokio::time::sleep(ms(100)).await;
+    assert!(ours.try_acquire_for(ms(300)).await.unwrap().is_some(), "one of three is free");
+    all.abort();
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use simulated::Client;
 use simulated::layer::{Fault, Mode, Verb};
+use simulated::local::MemoryBackend;
+use simulated::{Client, TokioClock};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
@@ -88,6 +89,26 @@ pub(crate) fn a_task_locks_in_a_loop(seed: u64, mutant: &'static str) -> Verdict
             locks.mutex("loop").lock().await.unwrap().release().await.unwrap();
         }
         (!other.is_finished()).then(|| "a task that locks in a loop let no other run".to_owned())
+    })
+}
+
+/// Lets a read with a time limit wait behind a writer of its own client, beside a reader of another one, where the
+/// store keeps no queue.
+pub(crate) fn a_read_behind_a_refused_writer(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = MemoryBackend::with_clock(Arc::new(TokioClock::new())).polling().unordered();
+        let store = Arc::new(store);
+        let (ours, theirs) = (client(store.clone()), client(store));
+        let held = theirs.rwlock("book").read().await.unwrap();
+        let writer = ours.rwlock("book");
+        let writer = tokio::spawn(async move { writer.write().await.map(drop) });
+        sleep(dice.ms(1, 500)).await;
+        let read = ours.rwlock("book").try_read_for(dice.ms(1, 500)).await;
+        let failure =
+            matches!(read, Ok(None)).then(|| "a read was refused, and only readers hold it".to_owned());
+        drop((held, read));
+        let _ = writer.await;
+        failure
     })
 }
 

@@ -172,7 +172,7 @@ async fn contend_loop(
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 *failing_since = None;
-                engine.record_answer(&claim.resource, true);
+                engine.record_answer(claim, true);
                 // A hint to ask again means that the store answered before patience ended, and kept
                 // the place. A request without an answer may still arrive, and be granted or queued.
                 if outage.unanswered || hint.ask_again_in.is_some() {
@@ -181,7 +181,7 @@ async fn contend_loop(
                 return Ok(ContendOutcome::GaveUp);
             }
             Ok(Step::Busy(hint)) => {
-                engine.record_answer(&claim.resource, true);
+                engine.record_answer(claim, true);
                 // Any answer ends an outage.
                 outage.end();
                 *failing_since = None;
@@ -189,7 +189,7 @@ async fn contend_loop(
             }
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
-                engine.record_answer(&claim.resource, false);
+                engine.record_answer(claim, false);
                 let failure = outage.with_overall_effect(failure);
                 let left = outage.next_pause(engine, &failure);
                 *failing_since = outage.began().filter(|_| failure.is_transient());

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Moment, Patience, QueueOrder, Resource};
+use leasehold_core::{Claim, ClaimId, Moment, Patience, QueueOrder, Resource, Share};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,7 @@ use crate::engine::release::inline::InlineRelease;
 use crate::engine::release::job::Released;
 use crate::engine::release::reaper::{Ending, Waits};
 use crate::error::{Error, Result};
+use crate::mutant::mutant;
 use crate::panics::{in_this_span, logged};
 use crate::random::{AsItIs, Hashing};
 
@@ -66,9 +67,9 @@ impl Hash for Key {
 struct Entry {
     queue: LocalQueue<Reply, Weak<InlineRelease>, Rest>,
     patience: Option<Patience>,
-    /// The time of the contender's last answer that the lock is not free; `None` if a later request was
-    /// not answered.
-    busy_at: Option<Moment>,
+    /// The time of the last answer that the lock is not free, and the share that was asked for; `None` if a later
+    /// request was not answered.
+    busy: Option<(Moment, Share)>,
     /// Cancelled once no claim is left that no task has; `None` if nothing waits for that.
     unused_gone: Option<CancellationToken>,
 }
@@ -173,22 +174,28 @@ impl Engine {
         self.queues.hasher.hash_one(resource)
     }
 
-    /// Records whether the store has just said that the resource is not free, or has not answered.
-    pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
-        let busy_at = is_busy.then(|| self.clock.now());
-        let (mut shard, key) = self.queues.shard(resource);
+    /// Records whether the store has just said that the resource is not free for this claim, or has not answered.
+    pub(crate) fn record_answer(&self, claim: &Claim, is_busy: bool) {
+        let busy = is_busy.then(|| (self.clock.now(), claim.share));
+        let (mut shard, key) = self.queues.shard(&claim.resource);
         if let Some(entry) = shard.get_mut(&key) {
-            entry.busy_at = busy_at;
+            entry.busy = busy;
         }
     }
 
-    /// Returns `true` if the store said a moment ago that the resource is not free, and has not failed to
-    /// answer since.
-    pub(crate) fn was_busy_recently(&self, resource: &Resource) -> bool {
+    /// Returns `true` if the store said a moment ago that the resource is not free for this request, and has not
+    /// failed to answer since.
+    pub(crate) fn was_busy_recently(&self, want: &Want) -> bool {
         let now = self.clock.now();
-        let (shard, key) = self.queues.shard(resource);
-        let busy_at = shard.get(&key).and_then(|entry| entry.busy_at);
-        busy_at.is_some_and(|at| now.since(at) <= BUSY_ANSWER_MAX_AGE)
+        let (shard, key) = self.queues.shard(&want.resource);
+        let busy = shard.get(&key).and_then(|entry| entry.busy);
+        // What is refused to a share may be free for a smaller one, as a reader's is for another reader.
+        let applies =
+            |share: Share| share.weight() <= want.share.weight() && share.capacity() >= want.share.capacity();
+        busy.is_some_and(|(at, share)| {
+            now.since(at) <= BUSY_ANSWER_MAX_AGE
+                && (applies(share) || mutant!("a refusal counts for every share"))
+        })
     }
 
     /// Records a claim that was granted to a task outside the queue, and begins its use.
@@ -374,7 +381,7 @@ impl Engine {
             Slot::Vacant(slot) => {
                 let store_has_queue = self.profile().order >= QueueOrder::Fifo;
                 let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
-                slot.insert_entry(Entry { queue, patience: None, busy_at: None, unused_gone: None })
+                slot.insert_entry(Entry { queue, patience: None, busy: None, unused_gone: None })
             }
         };
         let entry = slot.get_mut();
@@ -522,7 +529,7 @@ const BUSY_ANSWER_MAX_AGE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Note, Share};
+    use leasehold_core::Note;
 
     use super::*;
     use crate::clock::TokioClock;
