@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::layer::Verb;
-use leasehold::{Client, Condition, ErrorKind, Mutex, WaitOutcome};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{Client, Condition, ErrorKind, Mutex, Owner, WaitOutcome};
 
 use crate::world::{Peer, clients, on_half_of_them};
 
@@ -246,6 +246,32 @@ async fn condition_leaves_nothing_after_its_waiters() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("left behind: {:?}, {:?}", registers.read(&at).await, locks.list("", None, 9).await);
+}
+
+/// The guard is the only one when the wait begins, and no longer when it is released.
+#[tokio::test(start_paused = true)]
+async fn wait_is_refused_if_its_owner_acquires_the_lock_once_more() {
+    let [client] = clients();
+    let (mutex, condition) = queue(&client.locks);
+    let mutex = mutex.owner(&Owner::new());
+    let guard = mutex.lock().await.unwrap();
+    client.fault(Verb::Swap, Mode::LateReply(Duration::from_millis(50)));
+    let waiting = tokio::spawn({
+        let condition = condition.clone();
+        async move { guard.wait(&condition).await }
+    });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let again = mutex.lock().await.unwrap();
+    client.fault(Verb::Swap, Mode::Pass);
+    let waited = tokio::time::timeout(20 * TTL, waiting).await.expect("it waits, and the lock is held");
+    let error = waited.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    // It leaves the queue of waiters in the background.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    again.notify_one(&condition).await.unwrap();
+    let (guard, outcome) = again.wait_for(&condition, Duration::from_millis(50)).await.unwrap();
+    assert_eq!(outcome, WaitOutcome::TimedOut);
+    guard.release().await.unwrap();
 }
 
 const TTL: Duration = Duration::from_secs(3);

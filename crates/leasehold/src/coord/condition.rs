@@ -200,8 +200,8 @@ impl Guard {
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
         // Every later holder of the lock finds this waiter. A holder that lost the lock before
-        // may have missed it.
-        self.release().await.map_err(|error| error.with_op("wait"))?;
+        // may have missed it. Its owner may have acquired the lock once more meanwhile.
+        self.release_to_wait("wait").await?;
         let outcome = place.wait_notified(limit).await?;
         let guard = reacquire.lock().await?;
         place.leave();

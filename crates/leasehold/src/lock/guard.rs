@@ -73,12 +73,12 @@ impl Guard {
     /// `Invalid` if the lock would still be held then: by the other holders of a shared lock,
     /// or by the same owner.
     pub(crate) fn reacquire(&self, op: &'static str) -> Result<Reacquire> {
-        let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         if !self.share().is_exclusive() {
-            return invalid("the lock is held as a shared one; wait under a mutex or a writer");
+            let text = "the lock is held as a shared one; wait under a mutex or a writer";
+            return Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         }
         if !self.hold.is_only() {
-            return invalid("its owner holds it more than once; release the others first");
+            return Err(held_more_than_once(op, self.resource()));
         }
         let hold = self.hold();
         Ok(Reacquire::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
@@ -256,14 +256,46 @@ impl Guard {
     /// that held the lock ended before it answered.
     pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
-        match self.hold.release().await {
-            (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
-            // If it is `None`, another guard of the same owner still holds the lock.
-            (_, None | Some(Released::Freed)) => Ok(()),
-            (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, &resource)),
+        GuardEnd::of(self.hold.release().await, &resource).map(drop)
+    }
+
+    /// Releases the lock as [`Guard::release`] does, for a wait until it is re-acquired.
+    ///
+    /// # Errors
+    /// `Invalid` if another guard of the same owner still holds the lock; otherwise as [`Guard::release`].
+    pub(crate) async fn release_to_wait(self, op: &'static str) -> Result<()> {
+        let resource = self.resource().clone();
+        let end = GuardEnd::of(self.hold.release().await, &resource);
+        match end.map_err(|error| error.with_op(op))? {
+            GuardEnd::Freed => Ok(()),
+            GuardEnd::Shared => Err(held_more_than_once(op, &resource)),
+        }
+    }
+}
+
+/// The end of a guard that was not lost.
+enum GuardEnd {
+    /// The lock is free.
+    Freed,
+    /// Another guard of the same owner still holds the lock.
+    Shared,
+}
+
+impl GuardEnd {
+    fn of(ended: (State, Option<Released>), resource: &Resource) -> Result<GuardEnd> {
+        match ended {
+            (State::Lost(cause), _) => Err(Error::lost("release", cause, resource)),
+            (_, None) => Ok(GuardEnd::Shared),
+            (_, Some(Released::Freed)) => Ok(GuardEnd::Freed),
+            (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, resource)),
             (_, Some(Released::Unknown(failure))) => {
-                Err(Error::new(ErrorKind::OutcomeUnknown, "release", failure.detail()).on(&resource))
+                Err(Error::new(ErrorKind::OutcomeUnknown, "release", failure.detail()).on(resource))
             }
         }
     }
+}
+
+fn held_more_than_once(op: &'static str, resource: &Resource) -> Error {
+    let text = "its owner holds it more than once; release the others first";
+    Error::new(ErrorKind::Invalid, op, text).on(resource)
 }
