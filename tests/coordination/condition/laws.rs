@@ -274,4 +274,30 @@ async fn wait_is_refused_if_its_owner_acquires_the_lock_once_more() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn condition_whose_waiters_are_dead_takes_another_lock() {
+    for waits in [false, true] {
+        let [dying, other] = clients();
+        let waiting = tokio::spawn({
+            let (mutex, condition) = queue(&dying.locks);
+            async move { mutex.lock().await.unwrap().wait(&condition).await }
+        });
+        tokio::time::sleep(TTL / 2).await;
+        let (_, condition) = queue(&other.locks);
+        let guard = other.locks.mutex("another").ttl(TTL).lock().await.unwrap();
+        let error = guard.notify_all(&condition).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "its waiter lives: {error}");
+        dying.falls_silent();
+        waiting.abort();
+        tokio::time::sleep(2 * TTL).await;
+        if waits {
+            let (guard, outcome) = guard.wait_for(&condition, TTL).await.unwrap();
+            assert_eq!(outcome, WaitOutcome::TimedOut);
+            guard.release().await.unwrap();
+        } else {
+            guard.notify_all(&condition).await.unwrap();
+        }
+    }
+}
+
 const TTL: Duration = Duration::from_secs(3);

@@ -117,17 +117,57 @@ impl Condition {
             return Err(register.error(ErrorKind::Invalid, text));
         }
         guard.check()?;
-        let result = register.ensure(|found| {
-            let mut queue = WaitQueue::read(&register, found)?;
-            queue.check_lock(&register, guard)?;
-            if queue.waiting.is_empty() {
-                return Ok(Change::Leave(()));
+        let notify = || {
+            register.ensure(|found| {
+                let mut queue = WaitQueue::read(&register, found)?;
+                if let Some(refused) = queue.refuses(guard) {
+                    return Ok(Change::Leave(refused));
+                }
+                if queue.waiting.is_empty() {
+                    return Ok(Change::Leave(Step::Done));
+                }
+                queue.notify_next(count);
+                Ok(queue.written(Step::Done))
+            })
+        };
+        let mut step = notify().await?;
+        if let Step::OtherLock(_) = step {
+            // Its waiters may all be dead.
+            let queue = WaitQueue::present(&register).await?;
+            remove_dead(&register, &self.members, None, &queue).await?;
+            step = notify().await?;
+        }
+        step.check(&register, guard)
+    }
+}
+
+/// The result of a step under a lock.
+enum Step {
+    Done,
+    /// The register is full.
+    Full,
+    /// Others wait under this lock.
+    OtherLock(String),
+}
+
+impl Step {
+    fn check(self, register: &Register, guard: &Guard) -> Result<()> {
+        let (kind, text) = match self {
+            Step::Done => return Ok(()),
+            Step::Full => {
+                let text = "the queue of waiters is full: one value of this store holds no more; nothing \
+                            was done";
+                (ErrorKind::Unavailable, text.to_owned())
             }
-            let count = count.min(queue.waiting.len());
-            queue.notified.extend(queue.waiting.drain(..count));
-            Ok(queue.written(()))
-        });
-        result.await
+            Step::OtherLock(lock) => {
+                let held = guard.resource();
+                let text = format!(
+                    "the waiters of this condition use the lock `{lock}`, and this guard holds `{held}`"
+                );
+                (ErrorKind::Invalid, text)
+            }
+        };
+        Err(register.error(kind, text))
     }
 }
 
@@ -230,33 +270,33 @@ impl Place {
         // Made before the register is written, so that a future that is dropped meanwhile leaves again.
         let engine = condition.engine.clone();
         let place = Place { engine, register, members, member: Some(member), id, notification_used: false };
-        if !place.enter(guard).await? {
-            // The register is full: dead waiters may still have places.
-            let queue = WaitQueue::read(&place.register, place.register.read().await?.value.as_deref())?;
-            place.remove_dead(&queue).await?;
-            if !place.enter(guard).await? {
-                let text = "the queue of waiters is full: one value of this store holds no more; nothing \
-                            was done";
-                return Err(place.register.error(ErrorKind::Unavailable, text));
-            }
+        let mut step = place.enter(guard).await?;
+        if !matches!(step, Step::Done) {
+            // Dead waiters may still have places.
+            let queue = WaitQueue::present(&place.register).await?;
+            remove_dead(&place.register, &place.members, Some(id), &queue).await?;
+            step = place.enter(guard).await?;
         }
+        step.check(&place.register, guard)?;
         Ok(place)
     }
 
-    /// Enters the queue. Returns `false` if it is full.
-    async fn enter(&self, guard: &Guard) -> Result<bool> {
+    /// Enters the queue.
+    async fn enter(&self, guard: &Guard) -> Result<Step> {
         let entering = self.register.ensure(|found| {
             let mut queue = WaitQueue::read(&self.register, found)?;
-            queue.check_lock(&self.register, guard)?;
+            if let Some(refused) = queue.refuses(guard) {
+                return Ok(Change::Leave(refused));
+            }
             if queue.has(self.id) {
-                return Ok(Change::Leave(true));
+                return Ok(Change::Leave(Step::Done));
             }
             queue.lock = guard.resource().as_str().to_owned();
             queue.waiting.push(self.id);
             Ok(if queue.size() > self.register.capacity() {
-                Change::Leave(false)
+                Change::Leave(Step::Full)
             } else {
-                queue.written(true)
+                queue.written(Step::Done)
             })
         });
         entering.await
@@ -286,7 +326,9 @@ impl Place {
                 let patience = if ahead == 0 { FIRST_CHECK_AFTER } else { self.members.pace() };
                 let due = *next_check.get_or_insert(now.after(patience));
                 if now >= due {
-                    if let Err(error) = self.remove_dead(&queue).await {
+                    if let Err(error) =
+                        remove_dead(&self.register, &self.members, Some(self.id), &queue).await
+                    {
                         tracing::debug!(%error, "could not check that the notified waiters are alive; the check will be repeated");
                     }
                     next_check = Some(now.after(self.members.pace()));
@@ -297,28 +339,6 @@ impl Place {
             }
             seen = self.register.changed(&seen.stamp, pause.min(now.until(deadline))).await?;
         }
-    }
-
-    /// Removes the dead from a queue that was read, and hands their notifications on.
-    async fn remove_dead(&self, seen: &WaitQueue) -> Result<()> {
-        let living = self.members.living().await?;
-        // A waiter is alive when it enters, so the answer is valid only for those that were in the
-        // queue before that request.
-        let dead = |id: &u64| *id != self.id && !living.contains(id);
-        let dead: HashSet<u64> = seen.notified.iter().chain(&seen.waiting).copied().filter(dead).collect();
-        if dead.is_empty() {
-            return Ok(());
-        }
-        let removing = self.register.ensure(|found| {
-            let mut queue = WaitQueue::read(&self.register, found)?;
-            let before = queue.clone();
-            queue.waiting.retain(|id| !dead.contains(id));
-            queue.notified.retain(|id| !dead.contains(id));
-            let freed = before.notified.len() - queue.notified.len();
-            queue.notify_next(freed);
-            Ok(if queue == before { Change::Leave(()) } else { queue.written(()) })
-        });
-        removing.await
     }
 
     async fn leave_unless_notified(&self) -> Result<WaitOutcome> {
@@ -365,6 +385,33 @@ impl Drop for Place {
     }
 }
 
+/// Removes the dead from a queue that was read, except its own waiter, and hands their notifications on.
+async fn remove_dead(
+    register: &Register,
+    members: &Members,
+    own: Option<u64>,
+    seen: &WaitQueue,
+) -> Result<()> {
+    let living = members.living().await?;
+    // A waiter is alive when it enters, so the answer is valid only for those that were in the
+    // queue before that request.
+    let dead = |id: &u64| own != Some(*id) && !living.contains(id);
+    let dead: HashSet<u64> = seen.notified.iter().chain(&seen.waiting).copied().filter(dead).collect();
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let removing = register.ensure(|found| {
+        let mut queue = WaitQueue::read(register, found)?;
+        let before = queue.clone();
+        queue.waiting.retain(|id| !dead.contains(id));
+        queue.notified.retain(|id| !dead.contains(id));
+        let freed = before.notified.len() - queue.notified.len();
+        queue.notify_next(freed);
+        Ok(if queue == before { Change::Leave(()) } else { queue.written(()) })
+    });
+    removing.await
+}
+
 /// The value of the register. An empty queue has no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct WaitQueue {
@@ -388,6 +435,11 @@ impl WaitQueue {
         read().ok_or_else(|| foreign(register, "condition"))
     }
 
+    /// Reads the present queue.
+    async fn present(register: &Register) -> Result<WaitQueue> {
+        WaitQueue::read(register, register.read().await?.value.as_deref())
+    }
+
     fn written<T>(self, result: T) -> Change<T> {
         if self.notified.is_empty() && self.waiting.is_empty() {
             return Change::Remove(result);
@@ -409,16 +461,10 @@ impl WaitQueue {
         self.notified.extend(self.waiting.drain(..count));
     }
 
-    fn check_lock(&self, register: &Register, guard: &Guard) -> Result<()> {
-        let lock = guard.resource().as_str();
-        if self.lock.is_empty() || self.lock == lock {
-            return Ok(());
-        }
-        let text = format!(
-            "the waiters of this condition use the lock `{}`, and this guard holds `{lock}`",
-            self.lock
-        );
-        Err(register.error(ErrorKind::Invalid, text))
+    /// Returns the reason why it refuses the holder of a lock.
+    fn refuses(&self, guard: &Guard) -> Option<Step> {
+        let is_own = self.lock.is_empty() || self.lock == guard.resource().as_str();
+        (!is_own).then(|| Step::OtherLock(self.lock.clone()))
     }
 }
 
