@@ -274,6 +274,22 @@ async fn wait_is_refused_if_its_owner_acquires_the_lock_once_more() {
     guard.release().await.unwrap();
 }
 
+/// The settings of the first guard of an owner apply to all of them.
+#[tokio::test(start_paused = true)]
+async fn wait_under_a_re_entered_lock_keeps_its_ttl() {
+    let [client] = clients();
+    let (mutex, condition) = queue(&client.locks);
+    let without = mutex.owner(&Owner::new());
+    let with = without.clone().lock_delay(3 * TTL);
+    for (first, second) in [(&without, &with), (&with, &without)] {
+        let (outer, inner) = (first.lock().await.unwrap(), second.lock().await.unwrap());
+        outer.release().await.unwrap();
+        let (guard, _) = inner.wait_for(&condition, Duration::from_millis(50)).await.unwrap();
+        assert!((TTL / 2..TTL).contains(&guard.remaining()), "{:?}", guard.remaining());
+        guard.release().await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn condition_whose_waiters_are_dead_takes_another_lock() {
     for waits in [false, true] {

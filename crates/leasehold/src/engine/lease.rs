@@ -292,7 +292,7 @@ impl Lease {
 
     /// Returns the lock delay: how long the server keeps it beyond the time for which the holder relies
     /// on it.
-    pub(super) fn lock_delay(&self) -> Duration {
+    pub(crate) fn lock_delay(&self) -> Duration {
         match self.term {
             Term::Lease { lock_delay, .. } => lock_delay,
             Term::Session => Duration::ZERO,

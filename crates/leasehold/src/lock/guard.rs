@@ -81,7 +81,7 @@ impl Guard {
             return Err(held_more_than_once(op, self.resource()));
         }
         let hold = self.hold();
-        Ok(Reacquire::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
+        Ok(Reacquire::of(hold.engine().clone(), hold.held(), self.terms.clone()))
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.

@@ -480,7 +480,6 @@ impl<K: kind::Kind> Lock<K> {
         LockOptions {
             max_hold: self.max_hold,
             min_hold: self.min_hold,
-            lock_delay: self.lock_delay,
             linger: self.linger,
             options: self.options,
             owner: self.owner.clone(),

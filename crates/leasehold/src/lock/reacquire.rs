@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::Claim;
-
 use super::Guard;
-use crate::engine::{Engine, Owner, Wait, WaitOptions, Want};
+use crate::engine::{Engine, Lease, Owner, Wait, WaitOptions, Want};
 use crate::error::{Error, Result};
 
 /// The settings of a lock, besides those that are part of its claim.
@@ -14,7 +12,6 @@ use crate::error::{Error, Result};
 pub(crate) struct LockOptions {
     pub(super) max_hold: Option<Duration>,
     pub(super) min_hold: Duration,
-    pub(super) lock_delay: Duration,
     pub(super) linger: Duration,
     pub(super) options: WaitOptions,
     pub(super) owner: Option<Owner>,
@@ -29,13 +26,15 @@ pub(crate) struct Reacquire {
 }
 
 impl Reacquire {
-    pub(super) fn of(engine: Arc<Engine>, claim: &Claim, terms: LockOptions) -> Reacquire {
+    pub(super) fn of(engine: Arc<Engine>, lease: &Lease, terms: LockOptions) -> Reacquire {
+        // As the ttl, the lock delay is that of the owner's first guard, which may not be that of `terms`.
+        let (claim, lock_delay) = (&lease.claim, lease.lock_delay());
         let want = Want {
             resource: claim.resource.clone(),
             share: claim.share,
             // The ttl of the claim includes the lock delay.
-            ttl: claim.ttl.saturating_sub(terms.lock_delay),
-            lock_delay: terms.lock_delay,
+            ttl: claim.ttl.saturating_sub(lock_delay),
+            lock_delay,
             max_hold: terms.max_hold,
             linger: terms.linger,
             note: claim.note.clone(),
