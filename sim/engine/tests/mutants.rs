@@ -205,5 +205,11 @@ fn a_refusal_counts_for_every_share() {
     is_found_by_aim(mutant, "only readers hold it", aims::a_read_behind_a_refused_writer);
 }
 
+#[test]
+fn an_upgrade_is_refused_because_of_its_own_claim() {
+    let mutant = "an upgrade is refused because of its own claim";
+    is_found_by_aim(mutant, "was refused an upgrade", aims::an_upgrade_without_a_timely_answer);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

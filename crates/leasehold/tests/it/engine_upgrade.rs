@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::backend::LossCause;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, RwLock, TokioClock};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber, RwLock, TokioClock};
 use tokio::time::Instant;
 
 use crate::common::{ms, settles, waiting};
@@ -207,4 +207,28 @@ async fn upgrade_does_not_change_the_longest_time_to_hold() {
     assert_eq!(guard.lost().await, LossCause::MaxHold);
     assert!((SOON..SOON + ms(100)).contains(&began.elapsed()), "{:?}", began.elapsed());
     settles(&other, "prices").await;
+}
+
+/// Holds up the task whose claim is granted, before it delivers the grant.
+#[derive(Debug)]
+struct SlowGrants;
+
+impl EventSubscriber for SlowGrants {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::LeaseStarted { .. } = event {
+            std::thread::sleep(ms(100));
+        }
+    }
+}
+
+/// Its wait ends after the grant and before the answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_reader_is_granted_an_upgrade_in_any_time() {
+    let store = Arc::new(MemoryBackend::new());
+    let locks = Client::builder().subscriber(Arc::new(SlowGrants)).over(store).unwrap();
+    for limit in [Duration::ZERO, ms(1), ms(30)] {
+        let mut guard = lock(&locks).upgradable_read().await.unwrap();
+        assert!(guard.try_upgrade_for(limit).await.unwrap(), "{limit:?}");
+        guard.release().await.unwrap();
+    }
 }

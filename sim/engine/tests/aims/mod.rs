@@ -15,7 +15,8 @@ use simulated::{Client, TokioClock, probe};
 
 pub(crate) use order::{
     a_claim_of_a_reader_that_left, a_read_behind_a_refused_writer, a_task_locks_in_a_loop,
-    readers_behind_a_writer, the_next_behind_a_handoff, tries_behind_a_waiter,
+    an_upgrade_without_a_timely_answer, readers_behind_a_writer, the_next_behind_a_handoff,
+    tries_behind_a_waiter,
 };
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
 pub(crate) use rest::{

@@ -112,6 +112,23 @@ pub(crate) fn a_read_behind_a_refused_writer(seed: u64, mutant: &'static str) ->
     })
 }
 
+/// Lets the wait of the only reader for an upgrade end between its grant and the answer.
+pub(crate) fn an_upgrade_without_a_timely_answer(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let wire = Arc::new(Fault::over(store()));
+        let locks = client(wire.clone());
+        let mut reader = locks.rwlock("book").upgradable_read().await.unwrap();
+        let late = dice.ms(10, 500);
+        wire.set(Verb::Contend, Mode::LateReply(late));
+        // One answer is that to the request for the lock that keeps other readers from upgrading.
+        let upgrade = tokio::spawn(async move { (reader.try_upgrade_for(late + late / 2).await, reader) });
+        sleep(late + late / 4).await;
+        wire.set(Verb::Contend, Mode::Pass);
+        let (upgraded, _reader) = upgrade.await.unwrap();
+        matches!(upgraded, Ok(false)).then(|| "the only reader was refused an upgrade".to_owned())
+    })
+}
+
 /// Lets a claim wait behind a waiter that gets its permits by a local hand-off, with room for both.
 pub(crate) fn the_next_behind_a_handoff(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {

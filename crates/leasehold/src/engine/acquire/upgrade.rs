@@ -41,12 +41,16 @@ impl Engine {
         let resource = want.resource.clone();
         self.is_open("upgrade").map_err(|error| error.on(&resource))?;
         let deadline = Deadline::of(wait, self);
+        if deadline.is_zero() {
+            let tried = self.try_at_deadline(Some(want), deadline.waited(), &resource).await;
+            return tried.map_err(|error| error.with_op("upgrade"));
+        }
         let _dependent = self.depend_on_release(&resource);
         let (drawn, contender_id) = watch::channel(None);
-        // A task of its own sends the requests. When this future returns or is dropped, `_leaving` ends the
+        // A task of its own sends the requests. When this future returns or is dropped, `leaving` ends the
         // patience of that task, which then gives up its place.
         let patience = Patience::unlimited(self.clock.clone());
-        let _leaving = EndOnDrop(patience.clone());
+        let leaving = EndOnDrop(patience.clone());
         let again = deadline.is_limited().then(|| want.clone());
         let (reply, mut receiver) = oneshot::channel();
         let engine = self.clone();
@@ -74,12 +78,14 @@ impl Engine {
                 };
                 match last_try {
                     Err(outcome) => outcome,
-                    Ok(last_try) => {
-                        // The grant may have arrived while the time ran out: then the caller gets it.
-                        receiver.close();
-                        match receiver.try_recv() {
-                            Ok(Ok(Some(hold))) if last_try.is_err() => Some(Ok(Some(hold))),
-                            _ => Some(last_try.map(Some)),
+                    Ok(Ok(hold)) => Some(Ok(Some(hold))),
+                    Ok(Err(error)) => {
+                        // The grant of the first claim may have arrived while the time ran out, and the last try was
+                        // then refused because of it: the caller gets it.
+                        leaving.0.end();
+                        match self.first_answer(&mut receiver, &error).await {
+                            Some(hold) => Some(Ok(Some(hold))),
+                            None => Some(Err(error)),
                         }
                     }
                 }
@@ -91,6 +97,17 @@ impl Engine {
             Some(Err(error)) => Err(error.with_op("upgrade")),
             Some(Ok(None)) | None => Err(Error::closed("upgrade").on(&resource)),
         }
+    }
+
+    /// Returns what the first claim of a wait was granted, after the last try failed with `error`. Waits for the end of
+    /// that claim if the store answers.
+    async fn first_answer(&self, receiver: &mut Receiver, error: &Error) -> Option<Hold> {
+        if error.kind() != ErrorKind::Timeout || mutant!("an upgrade is refused because of its own claim") {
+            receiver.close();
+            return receiver.try_recv().ok()?.ok()?;
+        }
+        let answer = async { receiver.await.unwrap_or(Ok(None)) };
+        self.with_answer_limit(Duration::ZERO, answer).await.ok()?
     }
 
     /// Reads the queue until a claim further ahead in it waits for what is held, and returns that error.
@@ -132,6 +149,9 @@ impl Engine {
         }
     }
 }
+
+/// The receiver of what the task of a claim was granted.
+type Receiver = oneshot::Receiver<Result<Option<Hold>>>;
 
 /// Returns `true` if a claim ahead of this one cannot be admitted together with `has`; `None` where this claim
 /// is not in the queue.
