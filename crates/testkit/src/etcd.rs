@@ -35,6 +35,7 @@ use crate::{chosen, peers, require};
 pub struct EtcdCluster {
     members: Vec<Member>,
     certificates: Option<Certificates>,
+    builder: EtcdBuilder,
     // Dropped last: it holds the certificates.
     _directory: Directory,
 }
@@ -54,7 +55,7 @@ struct Member {
     // Dropped in this order: the process ends before its ports are free for others.
     process: Process,
     client: Port,
-    _peer: Port,
+    peer: Port,
     /// Answers the kit without TLS.
     metrics: Port,
 }
@@ -128,6 +129,37 @@ impl EtcdCluster {
     pub async fn restart(&self, member: usize) -> Result<(), Error> {
         self.members[member].process.start()?;
         self.ready(member).await
+    }
+
+    /// Adds a member that does not vote, and waits until it knows a leader. It is the last one.
+    ///
+    /// # Errors
+    /// Those of [`EtcdCluster::etcdctl`] and [`EtcdBuilder::start`].
+    pub async fn add_learner(&mut self) -> Result<(), Error> {
+        let number = self.members.len();
+        let (client, peer, metrics) = (Port::take()?, Port::take()?, Port::take()?);
+        let url = format!("--peer-urls=http://{}", peer.addr());
+        self.etcdctl(&["member", "add", &format!("m{number}"), "--learner", &url])?;
+        let old = self.members.iter().map(|member| &member.peer);
+        let peers = peers_of(old.chain([&peer]));
+        let directory = Directory::create_in_memory(&format!("etcd-m{number}"))?;
+        let mut args =
+            self.builder.args(number, [&client, &peer, &metrics], &peers, self.certificates.as_ref());
+        args.push("--initial-cluster-state=existing".into());
+        let process = Process::spawn(&self.builder.installed()?, args, directory)?;
+        self.members.push(Member { process, client, peer, metrics });
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            let leader = self.metric_within(number, "etcd_server_has_leader", NEXT_LIMIT).await;
+            if matches!(leader, Ok(Some(leader)) if leader > 0.0) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let tail = self.members[number].process.directory().log_tail();
+                return Err(Error::failed(format!("the learner knew no leader; its log ends with:\n{tail}")));
+            }
+            sleep(READY_PAUSE).await;
+        }
     }
 
     /// Returns the member that leads, as the members that answer see it. Waits up to 30 seconds for one.
@@ -298,31 +330,33 @@ impl EtcdBuilder {
         require::or_skip("etcd", self.start().await)
     }
 
+    /// Returns the program that the members run.
+    fn installed(&self) -> Result<PathBuf, Error> {
+        match &self.program {
+            Some(program) => Ok(program.clone()),
+            None => chosen::program(chosen::ETCD, "etcd", "etcd-server"),
+        }
+    }
+
     async fn start_once(&self) -> Result<EtcdCluster, Error> {
-        let program = match &self.program {
-            Some(program) => program.clone(),
-            None => chosen::program(chosen::ETCD, "etcd", "etcd-server")?,
-        };
+        let program = self.installed()?;
         let directory = Directory::create("etcd")?;
         let certificates = if self.tls { Some(Certificates::create(&directory)?) } else { None };
         let mut ports = Vec::new();
         for _ in 0..self.members {
             ports.push((Port::take()?, Port::take()?, Port::take()?));
         }
-        let peers: Vec<String> = ports
-            .iter()
-            .enumerate()
-            .map(|(n, (_, peer, _))| format!("m{n}=http://{}", peer.addr()))
-            .collect();
-        let peers = peers.join(",");
+        let peers = peers_of(ports.iter().map(|(_, peer, _)| peer));
         let mut members = Vec::new();
         for (n, (client, peer, metrics)) in ports.into_iter().enumerate() {
             let directory = Directory::create_in_memory(&format!("etcd-m{n}"))?;
-            let args = self.args(n, [&client, &peer, &metrics], &peers, certificates.as_ref());
+            let mut args = self.args(n, [&client, &peer, &metrics], &peers, certificates.as_ref());
+            args.push("--initial-cluster-state=new".into());
             let process = Process::spawn(&program, args, directory)?;
-            members.push(Member { process, client, _peer: peer, metrics });
+            members.push(Member { process, client, peer, metrics });
         }
-        let cluster = EtcdCluster { members, certificates, _directory: directory };
+        let builder = self.clone();
+        let cluster = EtcdCluster { members, certificates, builder, _directory: directory };
         for member in 0..self.members {
             cluster.ready(member).await?;
         }
@@ -347,7 +381,6 @@ impl EtcdBuilder {
             format!("--initial-advertise-peer-urls=http://{peer}"),
             format!("--listen-metrics-urls=http://{metrics}"),
             format!("--initial-cluster={peers}"),
-            "--initial-cluster-state=new".to_owned(),
         ];
         if let Some(certificates) = certificates {
             let server = certificates.server();
@@ -359,6 +392,12 @@ impl EtcdBuilder {
         args.extend(self.args.iter().cloned());
         args.into_iter().map(OsString::from).collect()
     }
+}
+
+/// Returns the members as they are named to each of them at its start.
+fn peers_of<'a>(ports: impl Iterator<Item = &'a Port>) -> String {
+    let peers = ports.enumerate().map(|(n, port)| format!("m{n}=http://{}", port.addr()));
+    peers.collect::<Vec<_>>().join(",")
 }
 
 /// The time that a cluster may take to start, on a machine that is busy with other tests.

@@ -282,7 +282,14 @@ impl Cluster {
         F: Future<Output = Result<T, Status>>,
     {
         let conn = self.connection(chosen).await?;
-        ask(conn).await.map_err(|status| judge(&status))
+        ask(conn).await.map_err(|status| {
+            let advice = judge(&status);
+            // A server of another cluster answers no request of this client, so the next one is asked elsewhere.
+            if matches!(&advice, Advice::GiveUp(refusal) if refusal.is_foreign()) {
+                self.prefer_next(chosen);
+            }
+            advice
+        })
     }
 
     async fn log_in(&self, member: &Member) -> Result<Option<MetadataValue<Ascii>>, Advice> {

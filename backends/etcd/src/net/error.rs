@@ -39,6 +39,11 @@ impl Refusal {
         }
     }
 
+    /// Returns `true` if it is the answer of another cluster than the one that this client uses.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self, Refusal::Failed(failure) if failure.kind == FailureKind::Foreign)
+    }
+
     /// Returns the failure of a request that changes nothing, whatever its outcome.
     pub(crate) fn without_effect(self) -> Failure {
         let mut failure = self.into_failure();
@@ -74,7 +79,14 @@ pub(crate) fn judge(status: &Status) -> Advice {
         return Advice::TryElsewhere(Failure::unanswered(detail));
     }
     let has = |part: &str| status.message().contains(part);
+    let unable =
+        |advice| Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::None, advice));
     match status.code() {
+        // The server says these before it does anything. The code of the first two is another one since 3.6.
+        _ if has("not supported for learner") => unable("name the members that vote"),
+        _ if has("not capable") => unable("the cluster has no quorum"),
+        Code::Unavailable if has("no leader") => unable("the cluster has no quorum"),
+        Code::ResourceExhausted if has("too many requests") => unable(""),
         Code::NotFound if has("requested lease not found") => Advice::GiveUp(Refusal::NoSuchLease),
         Code::FailedPrecondition if has("lease already exists") => Advice::GiveUp(Refusal::LeaseExists),
         Code::InvalidArgument if has("too many operations") => Advice::GiveUp(Refusal::TooManyOperations),
@@ -82,7 +94,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
         Code::InvalidArgument if has("revision of auth store is old") => {
             Advice::LogInAgain(denied(status, "roles changed while this was under way"))
         }
-        // The server says these before it does anything.
+        // The server says this before it does anything.
         Code::ResourceExhausted if has("database space exceeded") => {
             let advice = "compact and defragment the cluster, then `etcdctl alarm disarm`";
             Advice::GiveUp(Refusal::Failed(failure_of(
@@ -92,15 +104,6 @@ pub(crate) fn judge(status: &Status) -> Advice {
                 advice,
             )))
         }
-        Code::ResourceExhausted if has("too many requests") => {
-            Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::None, ""))
-        }
-        Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(failure_of(
-            status,
-            FailureKind::Unavailable,
-            Effect::None,
-            "the cluster has no quorum",
-        )),
         // If the request was carried out, it was carried out by the other one.
         Code::DataLoss if has(OTHER_CLUSTER) => {
             let advice =
@@ -193,6 +196,21 @@ mod tests {
         assert_eq!(effect(Code::Internal, "h2 protocol error"), Effect::Unknown);
         assert_eq!(effect(Code::Unavailable, "etcdserver: no leader"), Effect::None);
         assert_eq!(effect(Code::ResourceExhausted, "etcdserver: too many requests"), Effect::None);
+    }
+
+    #[test]
+    fn a_member_that_cannot_serve_is_left_for_another_under_every_code() {
+        for text in ["etcdserver: rpc not supported for learner", "etcdserver: not capable"] {
+            for code in [Code::Unavailable, Code::FailedPrecondition] {
+                let advice = judge(&Status::new(code, text));
+                let Advice::TryElsewhere(failure) = &advice else { panic!("{code:?} {text}: {advice:?}") };
+                assert_eq!(
+                    (failure.kind, failure.effect),
+                    (FailureKind::Unavailable, Effect::None),
+                    "{text}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release};
+use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release, Renewal};
+use leasehold_etcd::{EtcdBackend, EtcdConfig};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
 const SHORT: Duration = Duration::from_secs(4);
@@ -43,6 +44,28 @@ async fn claim_survives_its_leader_and_the_queue_advances() {
         assert!(matches!(release(&second, &waits).await, Release::Freed));
         assert_eq!(claim_counts(&first, &name).await, (0, 0));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_does_not_vote_costs_no_claim() {
+    let Some(mut cluster) = EtcdCluster::start_or_skip().await else { return };
+    cluster.add_learner().await.unwrap();
+    let addrs = [cluster.addr(1), cluster.addr(0)];
+    let url = format!("{}/?servers=given", cluster.url_at(&addrs));
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let (held, waits) = (mutex("voters"), mutex("voters"));
+    let grant = try_take(&first, &held).await.unwrap();
+    assert!(matches!(renew(&first, &held, &grant).await, Renewal::Renewed));
+    let waiter = waiting(&second, &waits, LONG);
+    wait_for_waiters(&second, "voters", 1).await;
+    freed(&first, &held).await;
+    assert!(waiter.await.unwrap().is_some(), "the watch is on the member that does not vote");
+    freed(&second, &waits).await;
+    // If the URL names no other member, the error says what to do.
+    let config = EtcdConfig::parse(&format!("{}/?timeout=1s", cluster.url_at(&addrs[..1]))).unwrap();
+    let failure = EtcdBackend::connect(config).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+    assert!(failure.detail().contains("name the members that vote"), "{failure}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -536,6 +536,9 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
     let renewal = renew(&backend, &held, &grant).await;
     assert!(matches!(renewal, leasehold_core::Renewal::Unknown(_)), "{renewal:?}");
+    ours.restart(0).await.unwrap();
+    let grant = take(&backend, &mutex("three"), Duration::from_secs(60)).await;
+    assert!(grant.is_some(), "the client stays at the server of the other cluster");
 }
 
 #[tokio::test(flavor = "multi_thread")]
