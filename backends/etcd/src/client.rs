@@ -165,6 +165,8 @@ impl Shared {
                 // It was granted to an earlier try, or the number was taken: its ttl is not known, so
                 // another is asked for.
                 Err(Refusal::LeaseExists) => last = Refusal::LeaseExists,
+                // A lease that was opened all the same ends by itself: nothing is put on it.
+                Err(refusal @ Refusal::NoSpace(_)) => return Err(Refusal::Failed(refusal.without_effect())),
                 Err(refusal) => return Err(refusal),
             }
         }

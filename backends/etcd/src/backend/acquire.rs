@@ -339,8 +339,9 @@ impl Call<'_> {
                 Ok(QueueView { queue, full: false, own: None, revision: 0, asked_at: now, is_final: false })
             }
             Err(refusal) => {
+                let is_over = matches!(refusal, Refusal::NoSpace(_));
                 let failure = refusal.into_failure();
-                if failure.effect == Effect::None {
+                if is_over || failure.effect == Effect::None {
                     shared.lease_table().answered(claim.id, before);
                 }
                 Err(failure)

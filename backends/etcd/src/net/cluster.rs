@@ -319,6 +319,8 @@ fn given_up(refusal: Refusal, doubt: bool) -> Refusal {
             failure.effect = Effect::Unknown;
             Refusal::Failed(failure)
         }
+        // The earlier try may still be under way.
+        Refusal::NoSpace(failure) if doubt => Refusal::Failed(failure),
         refusal => refusal,
     }
 }

@@ -20,6 +20,9 @@ pub(crate) enum Refusal {
     LeaseExists,
     /// The server allows fewer operations in one transaction.
     TooManyOperations,
+    /// The database has reached its quota. The request was refused, or was carried out all the same; no server
+    /// will carry it out later.
+    NoSpace(Failure),
     /// Anything else.
     Failed(Failure),
 }
@@ -28,7 +31,7 @@ impl Refusal {
     /// Returns the failure that the caller of the seam sees.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
-            Refusal::Failed(failure) => failure,
+            Refusal::Failed(failure) | Refusal::NoSpace(failure) => failure,
             Refusal::NoSuchLease => Failure::unavailable("the lease ended while the request was under way"),
             Refusal::LeaseExists => Failure::unavailable("no free number for a lease was found"),
             Refusal::TooManyOperations => Failure::new(
@@ -94,13 +97,13 @@ pub(crate) fn judge(status: &Status) -> Advice {
         Code::InvalidArgument if has("revision of auth store is old") => {
             Advice::LogInAgain(denied(status, "roles changed while this was under way"))
         }
-        // The server says this before it does anything.
+        // A request that was agreed on before the quota was reached is carried out, and is answered like this, too.
         Code::ResourceExhausted if has("database space exceeded") => {
             let advice = "compact and defragment the cluster, then `etcdctl alarm disarm`";
-            Advice::GiveUp(Refusal::Failed(failure_of(
+            Advice::GiveUp(Refusal::NoSpace(failure_of(
                 status,
                 FailureKind::Unavailable,
-                Effect::None,
+                Effect::Unknown,
                 advice,
             )))
         }
@@ -214,6 +217,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_for_lack_of_space_may_have_been_carried_out() {
+        let status = Status::new(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        let Advice::GiveUp(refusal) = judge(&status) else { panic!("every server refuses it") };
+        assert_eq!(refusal.into_failure().effect, Effect::Unknown);
+    }
+
+    #[test]
     fn a_broken_connection_has_unknown_effect_under_every_code() {
         let codes = [
             Code::ResourceExhausted,
@@ -265,9 +275,8 @@ mod tests {
             ),
             (Code::Unimplemented, "unknown method", FailureKind::Unsupported, "3.4"),
         ] {
-            let Advice::GiveUp(Refusal::Failed(failure)) = judge(&Status::new(code, text)) else {
-                panic!("{text}");
-            };
+            let Advice::GiveUp(refusal) = judge(&Status::new(code, text)) else { panic!("{text}") };
+            let failure = refusal.into_failure();
             assert_eq!(failure.kind, kind, "{text}");
             assert!(failure.detail().contains(hint), "{failure}");
         }

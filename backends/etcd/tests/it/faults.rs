@@ -541,6 +541,38 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     assert!(grant.is_some(), "the client stays at the server of the other cluster");
 }
 
+/// Lets many writes reach the quota together: a server then carries out some of those that it reports as refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_full_server_refuses_is_not_reported_as_without_effect() {
+    let builder = EtcdCluster::builder().arg("--quota-backend-bytes=4194304");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let backend = connect(&format!("{}/?timeout=60s", server.url())).await;
+    let value = vec![b'x'; 256 * 1024];
+    let writes = (0..64).map(|n| {
+        let (backend, value) = (backend.clone(), value.clone());
+        tokio::spawn(async move {
+            let at = Resource::new(&format!("full/{n}")).unwrap();
+            let seen = backend.read(&at).await.unwrap();
+            (backend.swap(&at, &seen.stamp, &Put { value: Some(value), keep: None }).await, at)
+        })
+    });
+    let mut refused = 0;
+    for write in futures_util::future::join_all(writes).await {
+        let (Err(failure), at) = write.unwrap() else { continue };
+        refused += 1;
+        assert!(failure.detail().contains("etcdctl alarm disarm"), "{failure}");
+        let is_written = backend.read(&at).await.unwrap().value.is_some();
+        assert!(!is_written || failure.effect == Effect::Unknown, "{at:?} was written: {failure:?}");
+    }
+    assert!(refused > 0, "64 × 256 KiB fit into 4 MiB");
+    // A claim that was refused leaves nothing once it is released.
+    let claim = mutex("full");
+    let failure = backend.contend(&claim, &Patience::none(clock())).await.unwrap_err();
+    assert!(failure.detail().contains("etcdctl alarm disarm"), "{failure}");
+    assert!(matches!(release(&backend, &claim).await, Release::Gone));
+    assert_eq!(claim_counts(&backend, "full").await, (0, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
