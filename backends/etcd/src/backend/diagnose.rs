@@ -15,7 +15,7 @@ use crate::client::Shared;
 use crate::net::error::Refusal;
 use crate::protocol::layout::key_request;
 use crate::protocol::proto::{LeaseGrantRequest, Permission, RangeRequest, StatusResponse, alarm};
-use crate::protocol::version::KNOWN_BUGS;
+use crate::protocol::version::{KNOWN_BUGS, REFUSES_ALL_IF_FULL};
 
 pub(crate) async fn diagnose(shared: &Shared, ttl: Duration) -> Vec<Finding> {
     let began = shared.now();
@@ -29,7 +29,7 @@ pub(crate) async fn diagnose(shared: &Shared, ttl: Duration) -> Vec<Finding> {
     // Before the first claim no clock exists.
     findings.extend((!took.is_zero()).then(|| speed(took, ttl)));
     findings.extend(versions(&known));
-    findings.push(alarms(shared).await);
+    findings.push(alarms(shared, &known).await);
     findings.push(space(&known));
     findings.push(history(shared).await);
     findings.push(shortest_lease(shared).await);
@@ -104,7 +104,7 @@ fn versions(states: &[&StatusResponse]) -> Vec<Finding> {
     if bugs.is_empty() { vec![Finding::new("version", Severity::Good, found)] } else { bugs }
 }
 
-async fn alarms(shared: &Shared) -> Finding {
+async fn alarms(shared: &Shared, states: &[&StatusResponse]) -> Finding {
     let alarms = match shared.cluster.ask(|conn| async move { conn.alarms().await }).await {
         Ok(answer) => answer.value.alarms,
         Err(refusal) => return unknown("alarms", refusal),
@@ -117,10 +117,19 @@ async fn alarms(shared: &Shared) -> Finding {
     }
     if let Some(member) = raised(alarm::NO_SPACE) {
         return Finding::new("alarms", Severity::Broken, format!("NOSPACE, raised by {member:x}"))
-            .meaning("no lock can be acquired; held locks can be renewed and released")
+            .meaning(meaning_of_full(states.iter().map(|state| state.version.as_str())))
             .advice("compact and defragment, then `etcdctl alarm disarm`");
     }
     Finding::new("alarms", Severity::Good, "none is raised")
+}
+
+/// Returns what a full database means for locks on servers of these versions.
+fn meaning_of_full<'a>(mut versions: impl Iterator<Item = &'a str>) -> &'static str {
+    if versions.any(|version| REFUSES_ALL_IF_FULL.is_in(version)) {
+        "no lock can be acquired; servers before 3.4.20 and 3.5.7 also refuse to renew and release: held locks are lost"
+    } else {
+        "no lock can be acquired; held locks can be renewed and released"
+    }
 }
 
 fn space(states: &[&StatusResponse]) -> Finding {
@@ -261,3 +270,23 @@ fn unknown(topic: &'static str, refusal: Refusal) -> Finding {
 const LONG_HISTORY: i64 = 10_000;
 /// The size that etcd keeps at most by default.
 const USUAL_QUOTA: i64 = 2 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_full_database_means_depends_on_the_versions() {
+        for (versions, is_kept) in [
+            (&["3.4.23", "3.4.20"][..], true),
+            (&["3.5.7", "3.6.0", "4.0.0"], true),
+            (&["3.4.19"], false),
+            (&["3.5.6"], false),
+            (&["3.5.30", "3.5.1"], false),
+        ] {
+            let meaning = meaning_of_full(versions.iter().copied());
+            assert_eq!(meaning.contains("can be renewed and released"), is_kept, "{versions:?}: {meaning}");
+            assert_eq!(meaning.contains("held locks are lost"), !is_kept, "{versions:?}: {meaning}");
+        }
+    }
+}

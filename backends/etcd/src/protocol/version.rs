@@ -70,9 +70,24 @@ pub(crate) const RENEWS_REVOKED: KnownBug = KnownBug {
     fixed_in: &[(4, 38), (5, 23), (6, 5)],
 };
 
+/// A server whose database is full refuses transactions that only read or delete, and a renewal is one.
+pub(crate) const REFUSES_ALL_IF_FULL: KnownBug = KnownBug {
+    what: "a server whose database is full refuses requests that write nothing",
+    meaning: "held locks can be neither renewed nor released while the database is full",
+    severity: Severity::Notice,
+    fixed_in: &[(4, 20), (5, 7)],
+};
+
 /// All of them, the worst first.
-pub(crate) const KNOWN_BUGS: [&KnownBug; 6] =
-    [&DATA_DIVERGE, &REVISIONS_FALL, &REVOKES_WRONGLY, &READS_STALE, &RENEWS_REVOKED, &DELETES_UNSEEN];
+pub(crate) const KNOWN_BUGS: [&KnownBug; 7] = [
+    &DATA_DIVERGE,
+    &REVISIONS_FALL,
+    &REVOKES_WRONGLY,
+    &READS_STALE,
+    &REFUSES_ALL_IF_FULL,
+    &RENEWS_REVOKED,
+    &DELETES_UNSEEN,
+];
 
 impl KnownBug {
     /// Returns `true` if a server of this version has it. One whose version cannot be read has every
@@ -166,7 +181,7 @@ mod tests {
         let bugs = |version: &str| KNOWN_BUGS.iter().filter(|bug| bug.is_in(version)).count();
         let counts = |versions: &[&str]| versions.iter().map(|version| bugs(version)).collect::<Vec<_>>();
         assert_eq!(counts(&["3.4.23", "3.4.35", "3.4.36", "3.4.38", "3.4.42"]), [5, 3, 2, 1, 0]);
-        assert_eq!(counts(&["3.5.2", "3.5.3", "3.5.17", "3.5.18", "3.5.23", "3.5.28"]), [6, 5, 3, 2, 1, 0]);
+        assert_eq!(counts(&["3.5.2", "3.5.3", "3.5.17", "3.5.18", "3.5.23", "3.5.28"]), [7, 6, 3, 2, 1, 0]);
         assert_eq!(counts(&["3.6.0", "3.6.5", "3.6.9", "3.7.0"]), [2, 1, 0, 0]);
         assert_eq!(READS_STALE.fixed_versions(), "3.4.42, 3.5.28, 3.6.9");
         assert_eq!(DATA_DIVERGE.fixed_versions(), "3.5.3");
