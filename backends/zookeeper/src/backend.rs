@@ -50,7 +50,6 @@ use crate::state::validity::Validity;
 #[derive(Debug)]
 pub struct ZooKeeperBackend {
     pub(crate) ensemble: Arc<Ensemble>,
-    validity: Validity,
     profile: Profile,
 }
 
@@ -73,6 +72,7 @@ impl ZooKeeperBackend {
         let session_pool = SessionPool::new(config.clone(), first.timeout, sessions.clone());
         let ensemble = Arc::new(Ensemble {
             config,
+            validity,
             session_pool,
             names,
             sessions,
@@ -83,13 +83,13 @@ impl ZooKeeperBackend {
         });
         leasehold_machine::spawn(release::end_leftovers(Arc::downgrade(&ensemble)));
         let profile = profile(validity, ensemble.names.admission());
-        Ok(ZooKeeperBackend { ensemble, validity, profile })
+        Ok(ZooKeeperBackend { ensemble, profile })
     }
 
     /// Returns how long the servers keep a session from which they receive nothing, as they said when the
     /// first was opened.
     pub fn session_timeout(&self) -> Duration {
-        self.validity.session
+        self.ensemble.validity.session
     }
 }
 
@@ -121,7 +121,7 @@ impl Backend for ZooKeeperBackend {
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         // A third of the validity of a renewal: a question that is repeated after that is still in
         // time.
-        let limit = self.ensemble.config.timeout.min(self.validity.valid / 3);
+        let limit = self.ensemble.config.timeout.min(self.ensemble.validity.valid / 3);
         self.ensemble.confirm(batch, limit).await
     }
 
@@ -148,7 +148,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
-        self.ensemble.diagnose(self.validity).await
+        self.ensemble.diagnose(self.ensemble.validity).await
     }
 }
 

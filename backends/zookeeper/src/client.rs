@@ -8,11 +8,13 @@ use crate::state::leftovers::Leftovers;
 use crate::state::recent::Recent;
 use crate::state::session_pool::SessionPool;
 use crate::state::uncontended::Uncontended;
+use crate::state::validity::Validity;
 
 /// The state that the parts of the backend share.
 #[derive(Debug)]
 pub(crate) struct Ensemble {
     pub(crate) config: ZooKeeperConfig,
+    pub(crate) validity: Validity,
     pub(crate) names: Names,
     /// The session for everything but claims.
     pub(crate) sessions: Sessions,

@@ -146,7 +146,7 @@ impl Ensemble {
         }
         let (asked_at, own, seen) = match own {
             Some(own) => {
-                let asked_at = patience.now();
+                let asked_at = self.counted_from(session, patience).await.map_err(unsettled)?;
                 let seen = self.proven_queue(session, &claim.resource).await?;
                 (asked_at, own, seen.map(|(queue, _)| queue))
             }
@@ -157,7 +157,7 @@ impl Ensemble {
                 {
                     return Ok(Look::Refused(ahead));
                 }
-                let asked_at = patience.now();
+                let asked_at = self.counted_from(session, patience).await?;
                 let Some((own, queue)) = self.enqueue(session, claim, asked_at).await? else {
                     return Ok(Look::Gone);
                 };
@@ -165,6 +165,25 @@ impl Ensemble {
             }
         };
         Ok(self.judge(session, claim, own, seen, asked_at))
+    }
+
+    /// Returns the time from which a grant counts that is asked for now. After a pause of this process the leader has to
+    /// hear of the session first.
+    pub(crate) async fn counted_from(
+        &self,
+        session: &EnsembleSession,
+        patience: &Patience,
+    ) -> Result<Moment, Failure> {
+        let lag = self.validity.report_lag();
+        for _ in 0..MAX_PAUSES {
+            // Noted before the look, so that a pause between the two is noticed or is counted.
+            let asked_at = patience.now();
+            if session.is_settled(lag) {
+                return Ok(asked_at);
+            }
+            session.settled(lag, self.config.timeout).await?;
+        }
+        Err(Failure::unavailable("this process was paused again and again while it asked"))
     }
 
     /// Decides what the queue means for the claim whose node is `own`.
@@ -509,6 +528,8 @@ pub(crate) fn look_failure(error: Error) -> Failure {
     layout::failure(error, "cannot look at the line")
 }
 
+/// The number of pauses of this process that one request waits for.
+const MAX_PAUSES: usize = 8;
 /// The most looks in one step: each follows a change in the queue ahead, and a full queue has no more.
 const MAX_LOOKS: usize = 10_000;
 /// The time for which a claim that looks once waits for claims ahead that are being granted a lease.

@@ -106,7 +106,7 @@ impl Ensemble {
         own: OwnNode,
         patience: &Patience,
     ) -> Result<Look, Failure> {
-        let asked_at = patience.now();
+        let asked_at = self.counted_from(session, patience).await.map_err(unsettled)?;
         let proof = session.prove(self.names.root()).map_err(look_failure)?;
         let stat = session.client.check_stat(&self.path(claim, &own));
         let both = async {
@@ -254,8 +254,8 @@ impl Ensemble {
                 semaphore.capacity_version.map_or(Ok(()), |version| multi.add_check_version(&node, version))
             });
         added.map_err(enqueue_failure)?;
+        let asked_at = self.counted_from(session, patience).await.map_err(unsettled)?;
         self.claims.set(claim, session.id, Stage::Sent);
-        let asked_at = patience.now();
         let moved = async { Ok(multi.commit().await) };
         match session.ask(self.config.timeout, moved).await.map_err(enqueue_failure)? {
             Ok(results) => self.moved(session, claim, results, asked_at).await,

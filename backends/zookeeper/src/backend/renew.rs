@@ -74,6 +74,8 @@ impl Ensemble {
         if paths.is_empty() {
             return Ok(Vec::new());
         }
+        // A renewal counts from before this. After a pause of this process the leader has to hear of the session first.
+        session.settled(self.validity.report_lag(), limit).await?;
         let failed = |error| layout::failure(error, "cannot confirm what is held");
         let proof = session.prove(self.names.root()).map_err(failed)?;
         let requests: Result<Vec<_>, Error> =

@@ -14,11 +14,13 @@ use std::time::Duration;
 use leasehold_backend::random;
 use leasehold_backend::url::{Host, reveal};
 use leasehold_core::{Backoff, Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
+use leasehold_machine::since_boot;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error, SessionState, Stat};
 
 use crate::config::ZooKeeperConfig;
+use crate::net::pulse::{Missing, Pulse};
 use crate::net::tunnel::Tunnel;
 use crate::net::watching::{WatchCapacity, Watching};
 use crate::protocol::layout;
@@ -30,6 +32,7 @@ pub(crate) struct EnsembleSession {
     /// The time for which the servers keep it without hearing of it, as they said.
     pub(crate) timeout: Duration,
     pub(crate) watches: WatchCapacity,
+    pulse: Pulse,
     trigger: LossTrigger,
     signal: LossSignal,
 }
@@ -72,7 +75,12 @@ impl EnsembleSession {
                 None => reachable(&config.hosts).await,
             }
         };
-        let opened = tokio::time::timeout(config.timeout, EnsembleSession::connect(config, tunnel)).await;
+        // The servers may have opened the session some time before their answer is read.
+        let pulse = Pulse::of(config.session);
+        let opened = tokio::select! {
+            opened = tokio::time::timeout(config.timeout, EnsembleSession::connect(config, tunnel)) => opened,
+            never = pulse.beat() => match never {},
+        };
         let client = match opened {
             Ok(Ok(client)) => client,
             // A session that was opened without our knowledge holds nothing and ends by itself.
@@ -89,7 +97,7 @@ impl EnsembleSession {
         };
         let (trigger, signal) = LossTrigger::new();
         let (id, timeout) = (client.session_id().0, client.session_timeout());
-        Ok(EnsembleSession { client, id, timeout, watches: WatchCapacity::new(), trigger, signal })
+        Ok(EnsembleSession { client, id, timeout, watches: WatchCapacity::new(), pulse, trigger, signal })
     }
 
     /// Tries each server in turn. If one was silent, all of them are tried again, until the caller's
@@ -148,6 +156,37 @@ impl EnsembleSession {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::unavailable("the session ended")),
             Err(_) => Err(Failure::unavailable("the connection is down; the session may live on")),
+        }
+    }
+
+    /// Returns `true` if the leader has heard of this session lately, where a server takes up to `lag` to report it.
+    pub(crate) fn is_settled(&self, lag: Duration) -> bool {
+        self.pulse.missing(lag) == Missing::Nothing
+    }
+
+    /// Waits until the leader has heard of this session after a pause of this process, but not beyond `limit`.
+    pub(crate) async fn settled(&self, lag: Duration, limit: Duration) -> Result<(), Failure> {
+        let settling = async {
+            loop {
+                match self.pulse.missing(lag) {
+                    Missing::Nothing => return Ok(()),
+                    Missing::Time(left) => tokio::time::sleep(left).await,
+                    Missing::Answer => {
+                        let sent = since_boot();
+                        match self.client.check_stat("/").await {
+                            Ok(_) | Err(Error::NoAuth) => self.pulse.answered(sent),
+                            Err(error) => return Err(layout::failure(error, "")),
+                        }
+                    }
+                }
+            }
+        };
+        match tokio::time::timeout(limit, settling).await {
+            Ok(settled) => settled,
+            Err(_) => {
+                let text = "this process was paused, and the servers have not confirmed yet that they keep its session";
+                Err(Failure::unavailable(text))
+            }
         }
     }
 
@@ -337,6 +376,7 @@ async fn keep(
         let state = tokio::select! {
             state = session.ended() => state,
             () = sender.closed() => return,
+            never = session.pulse.beat() => match never {},
         };
         session.trigger.fire(LossCause::SessionEnded);
         tracing::warn!(servers = %config, ?state, "the session ended");

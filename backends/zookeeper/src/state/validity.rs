@@ -5,6 +5,7 @@
 //! the client is silent for up to a quarter of the timeout. So three quarters of the timeout are left,
 //! less half a tick; and never more than half of the timeout is counted on, which is the same where a
 //! session is two ticks long. Servers give shorter ones only where `minSessionTimeout` is set so.
+//! A client that was silent for longer, because its process did not run, is the matter of `net/pulse.rs`.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Validity {
     /// `Invalid` where the sessions are too short to count on.
     pub(crate) fn of(session: Duration, tick: Option<Duration>) -> Result<Validity, Failure> {
         let counted = tick.unwrap_or(USUAL_TICK);
-        let valid = (session / 2).min((session * 3 / 4).saturating_sub(counted / 2));
+        let valid = (session / 2).min((session * 3 / 4).saturating_sub(report_lag(tick)));
         if valid >= session / 4 {
             return Ok(Validity { session, tick, valid });
         }
@@ -45,10 +46,19 @@ impl Validity {
         Err(Failure::new(FailureKind::Invalid, Effect::None, text))
     }
 
+    /// Returns how long a server takes at most until it reports a session to its leader.
+    pub(crate) fn report_lag(&self) -> Duration {
+        report_lag(self.tick)
+    }
+
     /// Returns `true` if longer sessions would be counted on for a larger part.
     pub(crate) fn is_curtailed(&self) -> bool {
         self.valid < self.session / 2
     }
+}
+
+fn report_lag(tick: Option<Duration>) -> Duration {
+    tick.unwrap_or(USUAL_TICK) / 2
 }
 
 /// The tick of servers that are not set up otherwise. Those that have a longer one give no session of

@@ -9,10 +9,10 @@ use crate::common::{
 };
 use futures_util::future::join_all;
 use leasehold::backend::{
-    Backend, ClaimInfo, Effect, FailureKind, LossCause, Put, Registered, Registers, Release, Renew, Renewal,
-    Resource, Share, Stamp, Step,
+    Backend, ClaimInfo, Clock, Effect, FailureKind, LossCause, Patience, Put, Registered, Registers, Release,
+    Renew, Renewal, Resource, Share, Stamp, Step,
 };
-use leasehold::{ErrorKind, State};
+use leasehold::{ErrorKind, State, SystemClock};
 use leasehold_testkit::{Lateness, Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
 
@@ -50,6 +50,44 @@ async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
         proxy.heal().unwrap();
         drop(guard);
     }
+}
+
+/// A runtime that is blocked sends as little as a process that is stopped. What it is granted afterwards counts only
+/// from when the server it is connected to has had the time to report the session to the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_pause_the_leader_hears_of_the_session_first() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let url = format!("{}?session=30s", servers.url());
+    let paused = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = backend(&url).await;
+            let held = claim("held", Share::MUTEX);
+            hold(&client, &held).await;
+            std::thread::sleep(Duration::from_secs(30) / 5);
+            let resumed = SystemClock.now();
+            eventually(async || !matches!(renew(&client, &held).await, Renewal::Unknown(_))).await;
+            let renewed = SystemClock.now();
+            std::thread::sleep(Duration::from_secs(30) / 5);
+            let again = SystemClock.now();
+            let free = claim("free", Share::MUTEX);
+            let patience = Patience::none(Arc::new(SystemClock));
+            let step = loop {
+                match client.contend(&free, &patience).await {
+                    Ok(step) => break step,
+                    Err(failure) => assert!(failure.is_transient(), "{failure}"),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            };
+            let Step::Granted(grant) = step else { panic!("{step:?}") };
+            (renewed.since(resumed), grant.asked_at.since(again))
+        })
+    });
+    let (renewed, granted) = tokio::task::spawn_blocking(|| paused.join().unwrap()).await.unwrap();
+    // Half of the tick of the servers.
+    let lag = Duration::from_millis(250);
+    assert!(renewed >= lag, "renewed {renewed:?} after a pause");
+    assert!(granted >= lag, "a grant counts from {granted:?} after a pause");
 }
 
 /// The session outlives the connection, and with it the claim.
