@@ -104,6 +104,14 @@ impl VoteTally {
         self.answers().count()
     }
 
+    /// Returns `true` if the rest need not be waited for: a majority that can vote has answered, or there is none,
+    /// whatever the rest answers.
+    pub fn can_close(&self) -> bool {
+        let armed = self.answers().filter(|(_, answer)| answer.memory.armed().is_some()).count();
+        let pending = self.members.iter().filter(|reply| matches!(reply, Reply::Pending)).count();
+        armed >= self.majority() || (self.answered() >= self.majority() && armed + pending < self.majority())
+    }
+
     /// Returns `true` if this member has replied, be it with a failure.
     pub fn has_replied(&self, member: usize) -> bool {
         self.members.get(member).is_some_and(|reply| !matches!(reply, Reply::Pending))
@@ -363,6 +371,25 @@ mod tests {
             assert!(
                 failure.detail().contains("m1 is not armed") && failure.detail().contains("m2 is silent")
             );
+        }
+    }
+
+    #[test]
+    fn rest_is_waited_for_while_it_may_make_a_majority_that_can_vote() {
+        let unarmed = || Some(Ok(forgot(yours(0), None)));
+        let armed = || Some(Ok(yours(1)));
+        let failed = || Some(Err(silent()));
+        for (answers, can_close) in [
+            (vec![armed(), None, None], false),
+            (vec![armed(), armed(), None], true),
+            (vec![armed(), unarmed(), None], false),
+            (vec![armed(), unarmed(), armed()], true),
+            // The third one alone is no majority.
+            (vec![unarmed(), unarmed(), None], true),
+            (vec![unarmed(), failed(), None], false),
+            (vec![armed(), unarmed(), unarmed(), armed(), None], false),
+        ] {
+            assert_eq!(ballot(answers.clone()).can_close(), can_close, "{answers:?}");
         }
     }
 

@@ -259,5 +259,6 @@ impl Backend for Quorum {
     }
 }
 
-/// The time to wait for the rest after a majority has answered and nothing is decided yet.
+/// The time to wait for the rest after a majority that can vote has answered and nothing is decided yet. A renewal
+/// waits longer for an answer that a lease lacks.
 const LATE: Duration = Duration::from_millis(50);

@@ -477,6 +477,50 @@ async fn withdrawn_acquisition_without_answers_has_no_effect() {
     }
 }
 
+/// The member that is armed and answers at once is no majority alone.
+#[tokio::test(start_paused = true)]
+async fn slow_member_decides_where_another_one_is_not_armed() {
+    let (quorum, nodes) = quorum().await;
+    *nodes[1].is_unarmed.lock().unwrap() = true;
+    // So that it stays unarmed.
+    nodes[1].does(NeverAnswers, &[Ask::State]);
+    nodes[2].does(AnswersAfter(LATE + ms(30)), &[Ask::Prepare]);
+    took(granted(&quorum, &claim(1)).await.1, LATE + ms(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_member_decides_a_renewal_where_another_one_has_forgotten_the_lock() {
+    let (quorum, nodes) = quorum().await;
+    let ours = claim(1);
+    let (proof, _) = granted(&quorum, &ours).await;
+    tokio::time::sleep(ms(100)).await;
+    *nodes[1].lock.lock().unwrap() = None;
+    nodes[2].does(AnswersAfter(LATE + ms(30)), &[Ask::Renew]);
+    let renew = async || {
+        let began = Instant::now();
+        let renewal = quorum.renew(&[Renew { claim: &ours, proof: &proof }]).await.remove(0);
+        (renewal, began.elapsed())
+    };
+    let (renewal, time) = renew().await;
+    assert!(matches!(renewal, Renewal::Renewed), "{renewal:?}");
+    took(time, LATE + ms(30));
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(holders(&nodes), [Some(ours.id); 3], "it is locked again");
+    // Two that have forgotten decide as well, if one of them is slow.
+    nodes[1..].iter().for_each(|node| *node.lock.lock().unwrap() = None);
+    let (renewal, time) = renew().await;
+    assert!(matches!(renewal, Renewal::Lost), "{renewal:?}");
+    took(time, LATE + ms(30));
+    // One that never answers is waited for once: it holds up the other claims of the request.
+    nodes[0].lock_for(ours.id, Some(Fence::new(1, 1, 0)), TTL);
+    nodes[2].does(FailsAfter(ms(1_000)), &[Ask::Renew]);
+    for expected in [ms(1_000), Duration::ZERO] {
+        let (renewal, time) = renew().await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+        took(time, expected);
+    }
+}
+
 /// It has answered, so it is not left to the next renewal.
 #[tokio::test(start_paused = true)]
 async fn renewal_locks_a_forgetful_member_before_it_ends() {

@@ -140,7 +140,7 @@ impl Quorum {
                 Verdict::Undecided => {}
                 verdict => break verdict,
             }
-            if tally.answered() >= tally.majority() {
+            if tally.can_close() {
                 late.get_or_insert_with(|| after(LATE));
                 if (0..count).all(|number| tally.has_replied(number) || !self.members.is_expected(number)) {
                     break tally.verdict(Counting::Closed);

@@ -71,9 +71,14 @@ impl MemberSet {
         }
     }
 
-    /// Returns `true` if a member that has not answered yet is worth a short wait.
+    /// Returns `true` if a member that has not answered yet is worth a wait.
     pub(super) fn is_expected(&self, number: usize) -> bool {
         self.slots.get(number).is_some_and(|slot| !slot.silent.load(Ordering::Relaxed))
+    }
+
+    /// Returns `true` if a member that is missing among the outcomes is worth a wait.
+    pub(super) fn are_some_expected<T>(&self, outcomes: &Outcomes<T>) -> bool {
+        (0..self.count()).any(|number| outcomes[number].is_none() && self.is_expected(number))
     }
 
     /// Runs one call to a member in a task of its own.
@@ -147,7 +152,7 @@ impl MemberSet {
             let answered = outcomes.iter().filter(|outcome| matches!(outcome, Some(Ok(_)))).count();
             if answered >= self.majority() {
                 late.get_or_insert_with(|| after(LATE));
-                if (0..self.count()).all(|number| outcomes[number].is_some() || !self.is_expected(number)) {
+                if !self.are_some_expected(&outcomes) {
                     break;
                 }
             }

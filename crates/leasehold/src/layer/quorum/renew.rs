@@ -43,23 +43,20 @@ impl Quorum {
                 member.renew(&batch).await
             }
         };
-        let (count, majority) = (claims.len(), self.members.majority());
+        let count = claims.len();
         let decided = |outcomes: &Outcomes<Vec<KeepOutcome>>| {
-            (0..count).all(|index| {
-                let counts = AnswerCounts::of(outcomes, index);
-                counts.extended >= majority || counts.gone > self.members.count() - majority
-            })
+            (0..count).all(|index| self.is_kept(outcomes, index).is_some())
         };
-        let (outcomes, rest) = self.members.gather_with_rest(call, decided).await;
-        let renewals = (0..count).map(|index| {
-            let counts = AnswerCounts::of(&outcomes, index);
-            if counts.extended >= majority {
-                Renewal::Renewed
-            } else if counts.gone > self.members.count() - majority {
-                Renewal::Lost
-            } else {
-                Renewal::Unknown(self.members.failure(&outcomes))
-            }
+        let (mut outcomes, mut rest) = self.members.gather_with_rest(call, decided).await;
+        // The answer of a member that is only slow may be the one that a lease lacks, if another one has forgotten it.
+        while !decided(&outcomes) && self.members.are_some_expected(&outcomes) {
+            let Some((number, outcome)) = rest.recv().await else { break };
+            outcomes[number] = Some(outcome);
+        }
+        let renewals = (0..count).map(|index| match self.is_kept(&outcomes, index) {
+            Some(true) => Renewal::Renewed,
+            Some(false) => Renewal::Lost,
+            None => Renewal::Unknown(self.members.failure(&outcomes)),
         });
         let renewals: Vec<Renewal> = renewals.collect();
         let renewed = renewals.iter().map(|renewal| matches!(renewal, Renewal::Renewed)).collect();
@@ -72,6 +69,19 @@ impl Quorum {
         };
         repair.run(outcomes, rest).await;
         renewals
+
+    /// Returns whether a claim holds; `None` if the answers do not decide it.
+    fn is_kept(&self, outcomes: &Outcomes<Vec<KeepOutcome>>, index: usize) -> Option<bool> {
+        let majority = self.members.majority();
+        let counts = AnswerCounts::of(outcomes, index);
+        if counts.extended >= majority {
+            Some(true)
+        } else if counts.gone > self.members.count() - majority {
+            Some(false)
+        } else {
+            None
+        }
+    }
     }
 }
 
