@@ -4,13 +4,13 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::SystemClock;
 use leasehold::local::{FileBackend, FileConfig, LivenessHandle};
 use leasehold_core::{
-    Backend, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
-    Share, Step,
+    Backend, BreakOutcome, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew,
+    Renewal, Share, Step,
 };
 
 mod file_support;
@@ -212,6 +212,37 @@ async fn broken_holder_is_notified_and_ends_its_claim_itself() {
         next.id,
         "the late release touched no other claim"
     );
+}
+
+/// A program that breaks locks for people may hold some of them itself.
+#[tokio::test]
+async fn holder_is_notified_of_a_break_by_its_own_handle() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    // The second claim lives by what the first one left open.
+    for _ in 0..2 {
+        let held = claim("own", Share::MUTEX);
+        let mut grant = grant(&one, &held).await;
+        let broken = one.break_claim(&held).await.unwrap();
+        assert!(matches!(broken, BreakOutcome::Ended { .. }), "{broken:?}");
+        let lost = grant.lost.as_mut().unwrap().fired();
+        assert_eq!(within(LIMIT, lost).await, leasehold_core::LossCause::Gone);
+        assert!(matches!(renew(&one, &held).await, Renewal::Lost));
+        let next = claim("own", Share::MUTEX);
+        within(LIMIT, granted(&two, &next)).await;
+        assert!(matches!(one.break_claim(&held).await, Ok(BreakOutcome::Gone)));
+        assert!(matches!(two.release(&[&next]).await[..], [Release::Freed]));
+    }
+}
+
+#[tokio::test]
+async fn a_release_is_no_loss() {
+    let backend = Store::new().open();
+    let held = claim("own", Share::MUTEX);
+    let mut grant = grant(&backend, &held).await;
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    let lost = tokio::time::timeout(Duration::from_millis(50), grant.lost.as_mut().unwrap().fired());
+    assert!(lost.await.is_err(), "its holder has ended it");
 }
 
 #[tokio::test]

@@ -64,9 +64,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_backend::changes::until_changed;
 use leasehold_core::{
-    AtOnce, Backend, Claim, DirectReply, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint,
-    Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release,
-    Renew, Renewal, Resource, ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, DirectReply, Durability, Effect, Failure, FenceGrade, Finding,
+    Grant, Hint, Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, RegisterPromise,
+    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Severity, Snapshot, SnapshotVersion, Step,
+    WaitMode,
 };
 
 mod config;
@@ -307,6 +308,18 @@ impl Backend for FileBackend {
             answers.push(self.release_one(claim).await.unwrap_or_else(Release::Unknown));
         }
         answers
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        let Some(own) = self.inner.claims.forget(claim) else {
+            return BreakOutcome::of_release(self.release(&[claim]).await);
+        };
+        // Its holder has not asked for this: it is notified like a holder in another process.
+        own.notify();
+        let owned = claim.clone();
+        // A holder that was notified may release it meanwhile, so whether it was still there says nothing.
+        self.run(move |inner| transaction::release(inner, &owned, own)).await?;
+        Ok(BreakOutcome::Ended { also_released: Vec::new() })
     }
 
     async fn inspect(

@@ -155,14 +155,21 @@ impl LocalClaims {
 /// Notifies the holder of a claim before its sign of life ends: it learns of the loss before the next one can
 /// hold.
 fn notify(lost: Option<LocalClaim>) {
-    if let Some(held) = lost.as_ref().and_then(|own| own.held.as_ref()) {
-        held.trigger.fire(LossCause::Gone);
+    if let Some(own) = &lost {
+        own.notify();
     }
 }
 
 impl LocalClaim {
     fn new(life: Life) -> LocalClaim {
         LocalClaim { life, held: None, kept: None }
+    }
+
+    /// Notifies the holder, if the claim was granted, that it has lost it.
+    pub(super) fn notify(&self) {
+        if let Some(held) = &self.held {
+            held.trigger.fire(LossCause::Gone);
+        }
     }
 
     /// Returns `true` if no other process has the sign of life, or will get it from this claim's grant.
