@@ -14,7 +14,7 @@ use leasehold_core::quorum::{
 };
 use leasehold_core::{
     Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Note, Patience, Proof, Release, Renew,
-    Renewal, Resource, Share, Step,
+    Renewal, Resource, Severity, Share, Step,
 };
 use tokio::time::Instant;
 
@@ -653,3 +653,27 @@ async fn member_that_cannot_be_armed_is_tried_again_now_and_then() {
     let tries = nodes[2].is_asked(Ask::State) - before;
     assert!((13..=40).contains(&tries), "{tries}");
 }
+/// To arm it by hand would let a second holder in, since the others have forgotten nothing.
+#[tokio::test(start_paused = true)]
+async fn diagnosis_waits_for_a_slow_member_and_advises_to_arm_only_what_has_forgotten() {
+    let (quorum, nodes) = quorum().await;
+    let looks = async || {
+        let findings = quorum.diagnose(TTL).await;
+        (findings[0].severity, findings[0].found.clone(), findings[0].advice.contains("redlock rearm"))
+    };
+    nodes[2].does(AnswersAfter(LATE + ms(30)), &[Ask::State]);
+    assert_eq!(looks().await, (Severity::Good, "all 3 servers are armed".to_owned(), false));
+    *nodes[1].is_unarmed.lock().unwrap() = true;
+    let (severity, found, advises) = looks().await;
+    assert_eq!((severity, advises), (Severity::Risk, false), "{found}");
+    // One that does not answer may have forgotten nothing.
+    nodes[2].does(IsDown, &[Ask::State]);
+    let (severity, found, advises) = looks().await;
+    assert_eq!((severity, advises), (Severity::Broken, false), "{found}");
+    nodes[0].does(IsDown, &[Ask::State]);
+    nodes[2].does(AnswersAfter(Duration::ZERO), &[Ask::State]);
+    *nodes[2].is_unarmed.lock().unwrap() = true;
+    let (severity, found, advises) = looks().await;
+    assert_eq!((severity, advises), (Severity::Broken, true), "{found}");
+}
+

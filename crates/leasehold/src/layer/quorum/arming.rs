@@ -164,12 +164,12 @@ impl Arming {
     }
 
     /// Returns the states of all members that answer before the rest is late.
-    pub(super) async fn read_soon(&self) -> Outcomes<MemberState> {
+    async fn read_soon(&self) -> Outcomes<MemberState> {
         self.read().await.0
     }
 
     /// Returns the states of all members that answer at all: one that is slower than the others is armed as well.
-    async fn read_all(&self) -> Outcomes<MemberState> {
+    pub(super) async fn read_all(&self) -> Outcomes<MemberState> {
         let (mut outcomes, mut rest) = self.read().await;
         while let Some((number, outcome)) = rest.recv().await {
             outcomes[number] = Some(outcome);

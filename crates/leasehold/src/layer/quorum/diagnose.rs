@@ -8,7 +8,7 @@ use super::Quorum;
 impl Quorum {
     /// Returns one finding about all members.
     pub(super) async fn findings(&self) -> Vec<Finding> {
-        let outcomes = self.arming.read_soon().await;
+        let outcomes = self.arming.read_all().await;
         let names = self.members.names();
         let missing: Vec<String> = names
             .iter()
@@ -32,12 +32,23 @@ impl Quorum {
             Finding::new("servers", Severity::Risk, found).meaning(meaning).advice(advice)
         } else {
             let meaning = format!("nothing is granted: {majority} are needed");
-            let advice =
-                "bring them back; if a majority lost its memory, or all are new: leasehold redlock rearm";
+            let unarmed = outcomes.iter().filter(|outcome| is_unarmed(outcome.as_ref())).count();
+            // Those that do not answer may be armed, and locks may be held on them.
+            let advice = if count - unarmed >= majority {
+                "bring back those that do not answer"
+            } else {
+                "a majority has no memory: if all are new, or when no lock of before is held any more, arm them by \
+                 leasehold redlock rearm"
+            };
             Finding::new("servers", Severity::Broken, found).meaning(meaning).advice(advice)
         };
         vec![finding]
     }
+}
+
+/// Returns `true` if a member answered that it has no mark of its present run.
+fn is_unarmed(outcome: Option<&Result<MemberState, Failure>>) -> bool {
+    matches!(outcome, Some(Ok(memory)) if memory.armed().is_none())
 }
 
 /// Returns why a member has no vote; `None` if it has one.
