@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
 use leasehold_core::{Claim, Fence, Renew, Renewal};
-use leasehold_machine::Unforked;
 
 use super::Quorum;
 use super::attempt::GrantedFence;
@@ -67,8 +66,9 @@ impl Quorum {
             marks,
             renewed,
         };
-        repair.run(outcomes, rest).await;
+        repair.start(outcomes, rest);
         renewals
+    }
 
     /// Returns whether a claim holds; `None` if the answers do not decide it.
     fn is_kept(&self, outcomes: &Outcomes<Vec<KeepOutcome>>, index: usize) -> Option<bool> {
@@ -81,7 +81,6 @@ impl Quorum {
         } else {
             None
         }
-    }
     }
 }
 
@@ -96,16 +95,16 @@ struct Repair {
 }
 
 impl Repair {
-    /// Locks the claims on the members that answered, and leaves the members that answer later to a task.
-    async fn run(self, outcomes: Outcomes<Vec<KeepOutcome>>, mut rest: Rest<Vec<KeepOutcome>>) {
+    /// Locks the claims on each member that answers, in tasks: the renewal does not wait, because a member that
+    /// has forgotten everything takes a request for each claim.
+    fn start(self, outcomes: Outcomes<Vec<KeepOutcome>>, mut rest: Rest<Vec<KeepOutcome>>) {
         let repair = Arc::new(self);
         let is_complete = outcomes.iter().all(Option::is_some);
-        let mut repairing = tokio::task::JoinSet::new();
         for (number, outcome) in outcomes.into_iter().enumerate() {
             let Some(Ok(kept)) = outcome else { continue };
             if repair.missing(&kept).next().is_some() {
                 let repair = repair.clone();
-                repairing.spawn(Unforked::new(async move { repair.on(number, &kept).await }));
+                leasehold_machine::spawn(async move { repair.on(number, &kept).await });
             }
         }
         if !is_complete && repair.renewed.contains(&true) {
@@ -118,8 +117,6 @@ impl Repair {
                 }
             });
         }
-        // A member answered just now, and has a limit of its own.
-        while repairing.join_next().await.is_some() {}
     }
 
     /// Locks the claims on one member, which answered this.
