@@ -51,6 +51,25 @@ pub struct FencedFile {
     fence: Fence,
 }
 
+/// The locked file of a fence. Dropping it ends the lock.
+#[derive(Debug)]
+struct FenceLock(File);
+
+impl FenceLock {
+    fn take(file: File) -> io::Result<FenceLock> {
+        file.lock()?;
+        Ok(FenceLock(file))
+    }
+}
+
+impl Drop for FenceLock {
+    fn drop(&mut self) {
+        // Explicit: a child that was forked meanwhile has a copy of the descriptor, and closing ours would not
+        // free the lock as long as that child lives.
+        let _ = self.0.unlock();
+    }
+}
+
 /// The reason why a fenced file was not read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -104,7 +123,7 @@ impl FencedFile {
         guard.push(".fence");
         let file = FencedFile { data, guard: guard.into(), fence };
         let (mut guard, _) = file.admit()?;
-        file.raise(&mut guard)?;
+        file.raise(&mut guard.0)?;
         Ok(file)
     }
 
@@ -130,31 +149,31 @@ impl FencedFile {
     }
 
     /// Locks the fence as [`FencedFile::admit`], and requires that it is the one with which it was opened.
-    fn admit_opened(&self) -> Result<File, FencedFileError> {
+    fn admit_opened(&self) -> Result<FenceLock, FencedFileError> {
         match self.admit()? {
-            (file, seen) if seen == self.fence => Ok(file),
+            (guard, seen) if seen == self.fence => Ok(guard),
             _ => Err(FencedFileError::Forgotten { path: self.guard.clone(), yours: self.fence }),
         }
     }
 
-    /// Locks the fence and compares it; the lock lasts as long as the returned file.
-    fn admit(&self) -> Result<(File, Fence), FencedFileError> {
+    /// Locks the fence and compares it.
+    fn admit(&self) -> Result<(FenceLock, Fence), FencedFileError> {
         let open = || {
-            let mut file =
+            let file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.guard)?;
-            file.lock()?;
+            let guard = FenceLock::take(file)?;
             let mut text = Vec::new();
-            Read::take(&mut file, 256).read_to_end(&mut text)?;
-            Ok((file, text))
+            Read::take(&guard.0, 256).read_to_end(&mut text)?;
+            Ok((guard, text))
         };
-        let (file, text) = open().map_err(|source| self.failed(&self.guard, source))?;
+        let (guard, text) = open().map_err(|source| self.failed(&self.guard, source))?;
         let seen = match text.trim_ascii_end() {
             b"" => Some(Fence::default()),
             text => str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
         };
         let seen = seen.ok_or_else(|| FencedFileError::Damaged { path: self.guard.clone() })?;
         compare(self.fence, seen)?;
-        Ok((file, seen))
+        Ok((guard, seen))
     }
 
     /// Writes the fence in place: a text of one sector, so a crash leaves the old one or the new.
@@ -261,6 +280,19 @@ mod tests {
             let opened = FencedFile::open(&path, Fence::new(0, 1, 0));
             assert!(matches!(opened, Err(FencedFileError::Damaged { .. })), "{opened:?}");
         }
+    }
+
+    /// A child that is forked during a call has copies of the descriptors, for as long as it lives.
+    #[test]
+    fn fence_is_free_after_a_call_although_a_child_has_a_copy_of_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let file = FencedFile::open(&path, Fence::new(0, 1, 0)).unwrap();
+        let (admitted, _) = file.admit().unwrap();
+        let _copy = admitted.0.try_clone().unwrap();
+        drop(admitted);
+        let guard = File::open(dir.path().join("x.fence")).unwrap();
+        guard.try_lock().unwrap();
     }
 
     #[test]
