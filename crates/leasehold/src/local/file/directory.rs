@@ -15,7 +15,7 @@ use super::failure::{cannot, denied, foreign, unsupported};
 ///
 /// Each level is judged, not only the last one: a directory or a link that another user could have put
 /// into a world-writable directory leads anywhere that this user likes. Components that do not exist
-/// yet stay as they were written.
+/// yet stay as they were written, and `..` leaves them.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     if path.parent().is_none() {
         return Err(unsupported(path, "is the root of the file system: name a directory for the store"));
@@ -37,9 +37,9 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
         let found = match fs::symlink_metadata(&next) {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+                // What follows may lead out of it again, to what exists.
                 at = next;
-                at.extend(left.into_iter().rev());
-                return Ok(at);
+                continue;
             }
             Err(cause) => return Err(cannot("look at", &next, errno(&cause))),
         };
@@ -219,6 +219,23 @@ mod tests {
         let made = base.path().join("room");
         make(&made, Mode::from_raw_mode(0o770), true).unwrap();
         assert_eq!(mode_of(&made), 0o2770);
+    #[test]
+    fn path_that_leaves_a_missing_directory_is_that_of_the_rest() {
+        let base = tempfile::tempdir().unwrap();
+        let base = base.path().canonicalize().unwrap();
+        fs::create_dir(base.join("real")).unwrap();
+        symlink("real", base.join("link")).unwrap();
+        assert_eq!(resolve(&base.join("missing/../b")).unwrap(), base.join("b"));
+        assert_eq!(resolve(&base.join("missing/deep/../../b/./c")).unwrap(), base.join("b/c"));
+        assert_eq!(
+            resolve(&base.join("missing/../link/b")).unwrap(),
+            base.join("real/b"),
+            "links count again"
+        );
+        fs::write(base.join("file"), "").unwrap();
+        assert!(resolve(&base.join("missing/../file/b")).is_err());
+    }
+
         assert_eq!(make(&made, Mode::from_raw_mode(0o770), true), Err(Errno::EXIST));
     }
 
