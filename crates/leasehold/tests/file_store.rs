@@ -595,6 +595,27 @@ async fn a_shared_store_has_the_modes_that_were_asked_for() {
     assert!(fs::read_dir(&dir).unwrap().all(|entry| mode(&entry.unwrap().path()) == 0o600));
 }
 
+/// Its users have one group in common, and not their primary ones.
+#[tokio::test]
+async fn what_is_made_in_a_store_for_a_group_has_the_group_of_the_store() {
+    use std::os::unix::fs::MetadataExt;
+    let store = Store::new();
+    let config = FileConfig::new(store.path()).mode(0o660).unwrap();
+    let backend = FileBackend::open(config).unwrap();
+    let made = fs::metadata(store.path()).unwrap();
+    assert_eq!(made.mode() & 0o7777, 0o2770);
+    // Only root may give a file to any group.
+    let group = if rustix::process::geteuid().is_root() { 4_711 } else { made.gid() };
+    std::os::unix::fs::chown(store.path(), None, Some(group)).unwrap();
+    granted(&backend, &claim("m", Share::MUTEX)).await;
+    let dir = backend.path_of(&resource("m"));
+    assert_eq!(fs::metadata(&dir).unwrap().gid(), group);
+    for entry in fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(fs::metadata(&path).unwrap().gid(), group, "{}", path.display());
+    }
+}
+
 #[tokio::test]
 async fn links_in_the_store_are_not_followed() {
     let store = Store::new();

@@ -36,7 +36,7 @@ pub(crate) static FILE_URLS: StoreUrls = StoreUrls {
 const MODE: UrlOption<u32> =
     UrlOption::choice("mode", &[("0600", PRIVATE), ("0660", 0o660), ("0666", 0o666)])
         .also(&[("600", "0600"), ("660", "0660"), ("666", "0666")])
-        .about("permissions of the files: for this user, a group or all users")
+        .about(ABOUT_MODE)
         .default("0600")
         .hint(FOR_WHOM);
 const NETWORK: UrlOption<Network> =
@@ -45,6 +45,8 @@ const NETWORK: UrlOption<Network> =
             "whether a directory on a network file system is accepted, for the processes of one machine only",
         )
         .default("refuse");
+const ABOUT_MODE: &str =
+    "permissions of the files: for this user, the group of the directory (`chmod 2770`), or all users";
 const FOR_WHOM: &str = "0600 is for one user, 0660 for a group, 0666 for all users";
 
 /// The configuration of a [`FileBackend`](super::FileBackend).
@@ -136,6 +138,10 @@ impl FileConfig {
     /// Directories get the matching search bits. The bits are set regardless of the umask. A user of a
     /// store may also break and forge its locks: share it only with users that you trust.
     ///
+    /// What is made in a store of mode 0660 gets the group of the store's directory, because that has the
+    /// set-group-id bit. The directory has the group of the user that makes it, and `chgrp` changes that. A
+    /// directory that exists keeps its mode: make it with `chgrp` and `chmod 2770`.
+    ///
     /// # Errors
     /// `Invalid` for anything but read and write bits, both or none for each of user, group and others.
     pub fn mode(mut self, mode: u32) -> Result<Self, Failure> {
@@ -162,10 +168,14 @@ impl FileConfig {
     }
 
     /// Returns the mode of the store's own directory. If all users may write to it, none may move the
-    /// files of others.
+    /// files of others. If a group may, what is made inside has that group, and not the one of its maker.
     pub(super) fn root_mode(&self) -> Mode {
-        let sticky = if self.mode & 0o002 != 0 { Mode::SVTX } else { Mode::empty() };
-        self.directory_mode() | sticky
+        let special = match self.mode {
+            mode if mode & 0o002 != 0 => Mode::SVTX,
+            mode if mode & 0o020 != 0 => Mode::SGID,
+            _ => Mode::empty(),
+        };
+        self.directory_mode() | special
     }
 
     /// Returns `true` if modes must be set after creation because the umask may remove bits.

@@ -104,7 +104,7 @@ pub(super) fn is_trusted_owner(user: u32) -> bool {
 /// # Errors
 /// `EXIST` if the name exists, `NOENT` if the directory above is missing.
 pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno> {
-    mkdirat(CWD, path, mode)?;
+    mkdirat(CWD, path, mode.difference(Mode::SGID))?;
     if !is_shared {
         return Ok(());
     }
@@ -116,8 +116,16 @@ pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno
     if found.st_uid != rustix::process::geteuid().as_raw() {
         return Err(Errno::PERM);
     }
-    let inherited = Mode::from_raw_mode(found.st_mode) & Mode::SGID;
-    fchmod(&made, mode | inherited)
+    let present = Mode::from_raw_mode(found.st_mode);
+    let wanted = mode | (present & Mode::SGID);
+    if present == wanted {
+        return Ok(());
+    }
+    match fchmod(&made, wanted) {
+        // A sandbox may forbid that bit, as `RestrictSUIDSGID=` of systemd does.
+        Err(Errno::PERM) => fchmod(&made, wanted.difference(Mode::SGID)),
+        done => done,
+    }
 }
 
 /// Makes a directory with all levels above it, and syncs their names against a power failure. `mode` is
@@ -213,13 +221,6 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_directory_keeps_the_group_of_the_one_above() {
-        let base = tempfile::tempdir().unwrap();
-        set_mode(base.path(), 0o2770);
-        let made = base.path().join("room");
-        make(&made, Mode::from_raw_mode(0o770), true).unwrap();
-        assert_eq!(mode_of(&made), 0o2770);
-    #[test]
     fn path_that_leaves_a_missing_directory_is_that_of_the_rest() {
         let base = tempfile::tempdir().unwrap();
         let base = base.path().canonicalize().unwrap();
@@ -236,6 +237,13 @@ mod tests {
         assert!(resolve(&base.join("missing/../file/b")).is_err());
     }
 
+    #[test]
+    fn a_shared_directory_keeps_the_group_of_the_one_above() {
+        let base = tempfile::tempdir().unwrap();
+        set_mode(base.path(), 0o2770);
+        let made = base.path().join("room");
+        make(&made, Mode::from_raw_mode(0o770), true).unwrap();
+        assert_eq!(mode_of(&made), 0o2770);
         assert_eq!(make(&made, Mode::from_raw_mode(0o770), true), Err(Errno::EXIST));
     }
 
