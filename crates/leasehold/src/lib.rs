@@ -11,7 +11,7 @@
 //! let guard = mutex.lock().await?; // waits in the queue; renewed in the background
 //! let done = guard.run(async { 2 + 2 }).await?; // stopped when the lock is lost
 //! assert_eq!(done, 4);
-//! guard.release().await?; // or drop it
+//! guard.release().await?; // or drop it: then the runtime releases it in the background
 //! # Ok(())
 //! # }
 //! ```
@@ -38,6 +38,9 @@
 //!
 //! `tokio::time::timeout` is also safe around every other wait, since dropping its future leaves nothing
 //! behind. It cannot distinguish a lock that is held from a store that does not answer.
+//!
+//! A task of the runtime of the client removes what a dropped future or guard leaves on a server. Before a
+//! program ends, await [`Guard::release`] or [`Client::close`]: what was not sent by then ends with its ttl.
 //!
 //! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are
