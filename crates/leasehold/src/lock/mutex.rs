@@ -25,8 +25,11 @@ use crate::error::Result;
 ///
 /// # Promises
 /// No two guards are valid at the same time as long as the clocks of client and server run at nearly the
-/// same rate (within 1 % unless set otherwise). The holder is notified of a loss before the server can
-/// grant the lock to another client.
+/// same rate (within 1 % unless set otherwise), the store keeps what it confirmed (see
+/// [`Profile::durability`](crate::Profile::durability)), its wall clock is not stepped forward (Redis,
+/// PostgreSQL, MySQL), and nobody ends a claim by hand. The holder is notified of a loss before the server
+/// can grant the lock to another client. After a loss by one of these causes it is notified at its next
+/// renewal. The page "What a lock can promise" of the book has the conditions of each store.
 ///
 /// # Does not promise
 /// A process can still write after the loss: no lock can stop the write of a process that is paused
