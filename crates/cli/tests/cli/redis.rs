@@ -53,6 +53,20 @@ fn a_wait_that_ends_while_the_store_is_away_is_not_busy() {
     }
 }
 
+/// An outage is tolerated for 15 s, also by a claim that is already queued.
+#[test]
+fn a_wait_without_a_limit_ends_if_the_store_stays_away() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let holder = sandbox.hold(&["--ttl", "1m", "job"]);
+    let waits = sandbox.start(&["job"], "echo never");
+    sandbox.wait_for_line("job", 1, 1);
+    redis.server.kill().unwrap();
+    let ended = waits.end().expect(69).says(&redis.server.url());
+    assert_eq!(ended.out, "");
+    drop(holder);
+}
+
 #[test]
 fn unused_fences_are_swept() {
     let Some(redis) = Redis::start_or_skip() else { return };

@@ -45,8 +45,9 @@ impl Lock<Exclusive> {
     /// grant that was on its way is released.
     ///
     /// # Errors
-    /// `Unavailable` if the server is unreachable for longer than the configured outage tolerance,
-    /// `Invalid` and `Unsupported` before anything is sent, `Denied`, `Closed`, `Deadlock`.
+    /// `Unavailable`, or `OutcomeUnknown` if a request was sent and not answered, if the server does not
+    /// answer for longer than the configured outage tolerance; `Invalid` and `Unsupported` before anything
+    /// is sent, `Denied`, `Closed`, `Deadlock`.
     pub async fn lock(&self) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::Forever).await
     }
