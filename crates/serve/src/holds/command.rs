@@ -104,6 +104,7 @@ impl Drop for Ticket {
 pub(super) fn busy() -> Problem {
     Problem::new(
         Code::Busy,
-        "the lock is held, and nothing of this request is left: ask again, with a longer ?wait=",
+        "the lock is held, and nothing of this request is left: send it again; ?wait= says how long it waits, \
+         up to --max-wait of the server",
     )
 }

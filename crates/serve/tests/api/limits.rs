@@ -28,6 +28,15 @@ async fn huge_head(request: crate::support::http::Request) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn wait_that_the_server_cuts_short_names_its_limit() {
+    let served = Served::with(|config| config.limits.wait = Duration::from_millis(50)).await;
+    served.lock(&id(), "a").await;
+    let refused = served.put(&id(), "60s", json!({ "name": "a" })).await;
+    let detail = refused.is_problem(423, "busy");
+    assert!(detail.contains("send it again") && detail.contains("--max-wait"), "{detail}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn number_of_locks_and_waits_is_limited() {
     let served = Served::with(|config| (config.limits.holds, config.limits.waiters) = (3, 1)).await;
     served.lock(&id(), "a").await;
