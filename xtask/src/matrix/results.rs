@@ -237,11 +237,12 @@ impl Results {
     }
 }
 
-/// Splits what a server says into its kind and its version.
+/// Splits what a server says into its kind and its version, without what a packager adds behind a `-`.
 fn split(says: &str) -> (String, Vec<u64>) {
     let words: Vec<&str> = says.split_whitespace().collect();
     let number = words.iter().find(|word| word.starts_with(|c: char| c.is_ascii_digit())).copied();
-    let numbers = number.unwrap_or_default().split(|c: char| !c.is_ascii_digit());
+    let number = number.unwrap_or_default().split('-').next().unwrap_or_default();
+    let numbers = number.split(|c: char| !c.is_ascii_digit());
     let version: Vec<u64> = numbers.map_while(|part| part.parse().ok()).collect();
     let kind = match words.first().copied().unwrap_or_default() {
         "mariadbd" => "MariaDB",
@@ -295,6 +296,17 @@ mod tests {
     fn outcome(says: &str, failed: &[&str]) -> Outcome {
         let failed = failed.iter().map(ToString::to_string).collect();
         Outcome { says: says.to_owned(), passed: 3, skipped: 1, failed, ..Outcome::new() }
+    }
+
+    #[test]
+    fn version_is_without_the_number_of_a_package() {
+        for (says, kind, version) in [
+            ("mysqld Ver 9.7.4-2", "MySQL", [9, 7, 4].as_slice()),
+            ("mariadbd Ver 10.11.19-MariaDB-0+deb12u1", "MariaDB", &[10, 11, 19]),
+            ("postgres (PostgreSQL) 12.22", "PostgreSQL", &[12, 22]),
+        ] {
+            assert_eq!(split(says), (kind.to_owned(), version.to_vec()));
+        }
     }
 
     #[test]
