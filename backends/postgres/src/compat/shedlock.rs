@@ -173,9 +173,11 @@ impl Columns {
     /// Reads the columns of the table, which is created where it is missing and may be.
     async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
         match Columns::read(pool).await {
-            Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
-            Err(Refusal::NoTable(_)) => {
+            Err(Refusal::NoTable(failure)) => {
                 home::check_alone(pool).await?;
+                if pool.config.sql.create == Create::No {
+                    return Err(failure);
+                }
                 create(pool, &shedlock_table(&pool.config)).await?
             }
             found => return found.map_err(Refusal::into_failure),

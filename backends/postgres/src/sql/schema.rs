@@ -238,9 +238,11 @@ pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
 /// Sees to it that the tables are there, and are such that this client may use them.
 pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     let found = match Form::ask(pool).await {
-        Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
-        Err(Refusal::NoTable(_)) => {
+        Err(Refusal::NoTable(failure)) => {
             home::check_alone(pool).await?;
+            if pool.config.sql.create == Create::No {
+                return Err(failure);
+            }
             create(pool, &schema(&pool.config)).await?;
             Form::ask(pool).await
         }

@@ -84,7 +84,10 @@ async fn search_path_that_is_changed_leads_no_client_to_other_tables() {
         let held = claim("job", LONG);
         hold(&*backend, &held).await;
         server.sql("ALTER ROLE jobs SET search_path = later").await.unwrap();
-        assert_advises(connect(&url(&server, "jobs", options)).await, "\"public\" has");
+        for create in ["", "&create=no"] {
+            let there = url(&server, "jobs", &format!("{options}{create}"));
+            assert_advises(connect(&there).await, "\"public\" has");
+        }
         let same = open(&url(&server, "jobs", &format!("{options}&schema=public"))).await;
         assert!(look_once(&*same, &claim("job", LONG)).await.unwrap().is_none(), "{options}");
 

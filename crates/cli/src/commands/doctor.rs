@@ -16,7 +16,7 @@ use crate::request::store::StoreUrl;
 /// # Errors
 /// The store could not be opened; stdout cannot be written.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
-    let store = StoreUrl::named(args.store.url.as_deref())?.for_ttl(Some(args.ttl));
+    let store = StoreUrl::named(args.store.url.as_deref())?.read_only().for_ttl(Some(args.ttl));
     let locks = store.open(Note::default()).await?;
     let findings = locks.diagnose(args.ttl).await;
     let mut out = io::stdout().lock();

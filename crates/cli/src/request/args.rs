@@ -360,7 +360,7 @@ pub(crate) struct SweepArgs {
 /// Check a store's configuration for problems that affect locks
 ///
 /// It acquires and releases the lock leasehold-doctor a few times, and asks the server for its version and
-/// configuration. It changes nothing.
+/// configuration. It changes nothing else, and creates no tables unless the URL has create=yes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::DOCTOR_EXAMPLES)]
 pub(crate) struct DoctorArgs {

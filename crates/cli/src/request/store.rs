@@ -23,7 +23,7 @@ pub(crate) struct StoreUrl {
     origin: Origin,
     /// The configuration file that has the URL, if the store was given by a name.
     config: Option<PathBuf>,
-    /// `true` if a database file that is missing is created.
+    /// `true` if a database file, or tables, that are missing are created.
     creates: bool,
     /// The ttl of the locks, if it is known before the store is opened.
     ttl: Option<Duration>,
@@ -80,8 +80,8 @@ impl StoreUrl {
         Ok(StoreUrl { url, origin, config: None, creates: true, ttl: None })
     }
 
-    /// Returns the same store for a command that only looks: a database file that is missing stays
-    /// missing, and is an error.
+    /// Returns the same store for a command that only looks: a database file, or tables, that are missing
+    /// stay missing, and are an error.
     pub(crate) fn read_only(self) -> StoreUrl {
         StoreUrl { creates: false, ..self }
     }
@@ -145,6 +145,9 @@ impl StoreUrl {
                 ErrorKind::Denied if self.may_lack_password() => {
                     password_hint(std::env::var_os(OWNER_VARIABLE).is_some())
                 }
+                ErrorKind::Unsupported if !self.creates && has_tables_on_a_server(&self.url) => {
+                    "; a client that locks creates missing tables, unless its URL says create=no"
+                }
                 _ => "",
             };
             Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
@@ -195,9 +198,19 @@ impl StoreUrl {
     }
 }
 
-/// Adds to the URL of a SQLite file that it is not to be created, unless the URL says what happens then.
+/// Adds to the URL of a SQL database that its file or its tables are not to be created, unless the URL says
+/// what happens then.
 fn without_creating(url: String) -> String {
-    if url.starts_with("sqlite:") { with_default(url, "create", "no") } else { url }
+    if url.starts_with("sqlite:") || has_tables_on_a_server(&url) {
+        with_default(url, "create", "no")
+    } else {
+        url
+    }
+}
+
+/// Returns `true` if the locks are in tables of a database server.
+fn has_tables_on_a_server(url: &str) -> bool {
+    ["postgres:", "postgresql:", "mysql:", "mariadb:"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 /// Adds to the URL of ZooKeeper, where a lock lives as long as a session, that the session is as long as
@@ -295,11 +308,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_only_command_creates_no_database() {
+    fn read_only_command_creates_neither_a_database_nor_tables() {
         let looks = |url: &str| without_creating(url.to_owned());
         assert_eq!(looks("sqlite:/a.db"), "sqlite:/a.db?create=no");
         assert_eq!(looks("sqlite:/a.db?order=fifo"), "sqlite:/a.db?order=fifo&create=no");
         assert_eq!(looks("sqlite:/a.db?create=yes"), "sqlite:/a.db?create=yes");
+        assert_eq!(looks("postgres://h/db"), "postgres://h/db?create=no");
+        assert_eq!(looks("postgresql://h/db?table=a"), "postgresql://h/db?table=a&create=no");
+        assert_eq!(looks("mysql://h/db?create=yes"), "mysql://h/db?create=yes");
+        assert_eq!(looks("mariadb://h/db?create=no"), "mariadb://h/db?create=no");
         assert_eq!(looks("redis://h?prefix=a"), "redis://h?prefix=a");
     }
 

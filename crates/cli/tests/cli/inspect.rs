@@ -2,8 +2,10 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use leasehold_testkit::{MariaDbServer, PostgresServer};
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 
 use crate::support::{Redis, Sandbox, Started};
 
@@ -41,7 +43,7 @@ fn looking_at_a_missing_database_creates_none() {
     let sandbox = Sandbox::new();
     let file = sandbox.path("mistyped.db");
     let url = format!("sqlite:{}", file.display());
-    for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"]] {
+    for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"], &["doctor"]] {
         let args = [args, &["--store", &url]].concat();
         let ended = sandbox.end(&args).expect(78).says("no such database");
         let shown = ended.err.rsplit("the store is ").next().unwrap_or_default();
@@ -175,4 +177,34 @@ fn break_reports_to_programs_and_rejects_waiters_on_request() {
         let nothing = sandbox.end(&["break", "--yes", "--json", "other"]).expect(1);
         assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[],\"also_released\":[]}\n");
     }
+}
+
+/// A database in which no lock was ever taken may be the wrong one.
+#[test]
+fn commands_that_only_look_create_nothing_in_a_database() {
+    let runtime = Runtime::new().unwrap();
+    if let Some(server) = runtime.block_on(PostgresServer::start_or_skip()) {
+        let tables = "SELECT count(*) FROM pg_class WHERE relname LIKE 'leasehold%'";
+        let count = || runtime.block_on(server.sql(tables)).unwrap().trim().parse().unwrap();
+        only_looks(&server.url(), &count);
+        only_looks(&format!("{}?method=advisory", server.url()), &count);
+    }
+    if let Some(server) = runtime.block_on(MariaDbServer::start_or_skip()) {
+        let tables = "SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'leasehold%'";
+        only_looks(&server.url(), &|| runtime.block_on(server.sql(tables)).unwrap().trim().parse().unwrap());
+    }
+}
+
+fn only_looks(url: &str, count: &dyn Fn() -> usize) {
+    let (sandbox, before) = (Sandbox::on(url), count());
+    let looks: [&[&str]; 6] =
+        [&["show", "a"], &["ls"], &["watch", "a"], &["revoke", "a"], &["break", "--yes", "a"], &["doctor"]];
+    for look in looks {
+        let ended = sandbox.end(look).expect(78);
+        assert!(ended.err.contains("a client that locks creates"), "{look:?}: {ended:?}");
+        assert_eq!(count(), before, "{look:?} created something on {url}");
+    }
+    sandbox.run(&["a"], "true").expect(0);
+    assert!(count() > before, "{url}");
+    assert_eq!(sandbox.show("a")["state"], "free");
 }
