@@ -155,16 +155,21 @@ pub(crate) fn not_before(what: &str, begun: Instant, least: Duration) {
 
 /// Asserts that a wait with this limit is granted nothing. Only a store that does not answer within the two seconds after
 /// the limit leaves that unknown.
-pub(crate) async fn assert_not_granted<T>(
+pub(crate) fn assert_not_granted<T>(
     limit: Duration,
     wait: impl Future<Output = leasehold::Result<Option<T>>>,
-) {
-    let begun = Instant::now();
-    match wait.await {
-        Ok(granted) => assert!(granted.is_none(), "it was granted"),
-        Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
-            not_before("unknown only after the limit and two seconds", begun, limit + Duration::from_secs(2));
+) -> impl Future<Output = ()> {
+    // Boxed, as above.
+    let wait = Box::pin(wait);
+    async move {
+        let begun = Instant::now();
+        match wait.await {
+            Ok(granted) => assert!(granted.is_none(), "it was granted"),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+                let least = limit + Duration::from_secs(2);
+                not_before("unknown only after the limit and two seconds", begun, least);
+            }
         }
     }
 }
