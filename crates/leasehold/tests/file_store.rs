@@ -597,7 +597,7 @@ async fn a_shared_store_has_the_modes_that_were_asked_for() {
 
 /// Its users have one group in common, and not their primary ones.
 #[tokio::test]
-async fn what_is_made_in_a_store_for_a_group_has_the_group_of_the_store() {
+async fn files_of_a_store_for_a_group_have_the_group_of_the_store() {
     use std::os::unix::fs::MetadataExt;
     let store = Store::new();
     let config = FileConfig::new(store.path()).mode(0o660).unwrap();

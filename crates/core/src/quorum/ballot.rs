@@ -104,8 +104,8 @@ impl VoteTally {
         self.answers().count()
     }
 
-    /// Returns `true` if the rest need not be waited for: a majority that can vote has answered, or there is none,
-    /// whatever the rest answers.
+    /// Returns `true` if the rest need not be waited for: a majority that can vote has answered, or the rest
+    /// cannot make one.
     pub fn can_close(&self) -> bool {
         let armed = self.answers().filter(|(_, answer)| answer.memory.armed().is_some()).count();
         let pending = self.members.iter().filter(|reply| matches!(reply, Reply::Pending)).count();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_waited_for_while_it_may_make_a_majority_that_can_vote() {
+    fn rest_is_waited_for_while_it_may_make_a_majority() {
         let unarmed = || Some(Ok(forgot(yours(0), None)));
         let armed = || Some(Ok(yours(1)));
         let failed = || Some(Err(silent()));
@@ -384,7 +384,7 @@ mod tests {
             (vec![armed(), armed(), None], true),
             (vec![armed(), unarmed(), None], false),
             (vec![armed(), unarmed(), armed()], true),
-            // The third one alone is no majority.
+            // The third one does not decide alone.
             (vec![unarmed(), unarmed(), None], true),
             (vec![unarmed(), failed(), None], false),
             (vec![armed(), unarmed(), unarmed(), armed(), None], false),

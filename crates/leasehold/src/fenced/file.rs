@@ -284,7 +284,7 @@ mod tests {
 
     /// A child that is forked during a call has copies of the descriptors, for as long as it lives.
     #[test]
-    fn fence_is_free_after_a_call_although_a_child_has_a_copy_of_its_lock() {
+    fn fence_is_free_after_a_call_although_a_child_has_a_copy() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         let file = FencedFile::open(&path, Fence::new(0, 1, 0)).unwrap();

@@ -477,7 +477,7 @@ async fn withdrawn_acquisition_without_answers_has_no_effect() {
     }
 }
 
-/// The member that is armed and answers at once is no majority alone.
+/// The member that is armed and answers at once does not decide alone.
 #[tokio::test(start_paused = true)]
 async fn slow_member_decides_where_another_one_is_not_armed() {
     let (quorum, nodes) = quorum().await;
@@ -489,7 +489,7 @@ async fn slow_member_decides_where_another_one_is_not_armed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_member_decides_a_renewal_where_another_one_has_forgotten_the_lock() {
+async fn slow_member_decides_a_renewal_where_another_has_forgotten() {
     let (quorum, nodes) = quorum().await;
     let ours = claim(1);
     let (proof, _) = granted(&quorum, &ours).await;
@@ -546,7 +546,7 @@ async fn renewal_locks_a_forgetful_member_and_does_not_wait_for_it() {
 
 /// A restarted member has forgotten all of them, and each takes a request of its own.
 #[tokio::test(start_paused = true)]
-async fn renewal_of_many_locks_does_not_wait_until_a_slow_member_has_them_again() {
+async fn renewal_does_not_wait_until_many_locks_are_written_back() {
     let (quorum, nodes) = quorum().await;
     let ours = claim(1);
     let (proof, _) = granted(&quorum, &ours).await;
@@ -660,7 +660,7 @@ async fn slow_member_that_has_lost_its_memory_is_armed_again() {
 
 /// To arm it by hand would let a second holder in, since the others have forgotten nothing.
 #[tokio::test(start_paused = true)]
-async fn diagnosis_waits_for_a_slow_member_and_advises_to_arm_only_what_has_forgotten() {
+async fn diagnosis_waits_for_a_slow_member_before_it_advises() {
     let (quorum, nodes) = quorum().await;
     let looks = async || {
         let findings = quorum.diagnose(TTL).await;

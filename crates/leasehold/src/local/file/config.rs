@@ -138,7 +138,7 @@ impl FileConfig {
     /// Directories get the matching search bits. The bits are set regardless of the umask. A user of a
     /// store may also break and forge its locks: share it only with users that you trust.
     ///
-    /// What is made in a store of mode 0660 gets the group of the store's directory, because that has the
+    /// Files and directories in a store of mode 0660 get the group of the store's directory, because that has the
     /// set-group-id bit. The directory has the group of the user that makes it, and `chgrp` changes that. A
     /// directory that exists keeps its mode: make it with `chgrp` and `chmod 2770`.
     ///

@@ -37,7 +37,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
         let found = match fs::symlink_metadata(&next) {
             Ok(found) => found,
             Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                // What follows may lead out of it again, to what exists.
+                // The rest may lead out of it again, to a level that exists.
                 at = next;
                 continue;
             }
