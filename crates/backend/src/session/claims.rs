@@ -80,6 +80,8 @@ pub(crate) enum Removed<S> {
         /// The others that have it there.
         sharing: Sharing,
         is_shown: bool,
+        /// The trigger of its loss signal.
+        lost: LossTrigger,
     },
     /// It is being shown to others, which has to end first. It was not removed.
     BeingShown,
@@ -200,7 +202,7 @@ impl<S: Session> ClaimTable<S> {
         let Some(held) = entries.held.remove(&claim.id) else { return Removed::Gone };
         let others = entries.keys.get(key).is_some_and(|taken| taken.claims > 1);
         let sharing = if others { Sharing::Readers } else { Sharing::None };
-        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes }
+        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes, lost: held.lost }
     }
 
     /// Returns the claims that are to be shown to other clients by now, by session, and notes that they are

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use leasehold_core::{BreakOutcome, Claim, Effect, Failure, FailureKind, Release, Renew, Renewal};
+use leasehold_core::{BreakOutcome, Claim, Effect, Failure, FailureKind, LossCause, Release, Renew, Renewal};
 
 use crate::session::backend::SessionBackend;
 use crate::session::claims::Removed;
@@ -20,12 +20,12 @@ impl<C: Sessions> SessionBackend<C> {
     pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut answers = Vec::with_capacity(batch.len());
         for some in batch.chunks(CONCURRENT_MAX) {
-            answers.extend(join_all(some.iter().map(|claim| self.end_one(claim))).await);
+            answers.extend(join_all(some.iter().map(|claim| self.end_one(claim, EndedBy::Holder))).await);
         }
         answers.into_iter().map(for_good).collect()
     }
 
-    async fn end_one(&self, claim: &Claim) -> Release {
+    async fn end_one(&self, claim: &Claim, by: EndedBy) -> Release {
         self.pollers.forget(claim.id);
         if self.pool.claims.end_wait(claim.id) {
             return Release::Freed;
@@ -34,14 +34,18 @@ impl<C: Sessions> SessionBackend<C> {
         // A reader that arrives while the last one leaves must not find a lock that is half released.
         let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
         let key = self.pool.sessions.key(&claim.resource);
-        let (open, sharing, is_shown) = loop {
+        let (open, sharing, is_shown, lost) = loop {
             match self.pool.claims.remove(claim, &key) {
-                Removed::Held { open, sharing, is_shown } => break (open, sharing, is_shown),
+                Removed::Held { open, sharing, is_shown, lost } => break (open, sharing, is_shown, lost),
                 // What is written for it must not outlive it.
                 Removed::BeingShown => self.pool.showing.until_written().await,
                 Removed::Gone => return Release::Gone,
             }
         };
+        // Before anyone else can be granted the lock.
+        if by == EndedBy::Other {
+            lost.fire(LossCause::Gone);
+        }
         match open.session.unlock(claim, sharing, is_shown).await {
             Ok(true) => {
                 self.pool.claims.give_up(&key, open.number);
@@ -62,9 +66,9 @@ impl<C: Sessions> SessionBackend<C> {
         }
     }
 
-    /// Ends a claim of any client. A claim of this client is released, and its session stays.
+    /// Ends a claim of any client. A claim of this client is released after its holder was notified, and its session stays.
     pub(crate) async fn evict(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        match self.end_one(claim).await {
+        match self.end_one(claim, EndedBy::Other).await {
             Release::Freed => return Ok(BreakOutcome::Ended { also_released: Vec::new() }),
             Release::Unknown(failure) => return Err(failure),
             Release::Gone => {}
@@ -113,6 +117,14 @@ impl<C: Sessions> SessionBackend<C> {
         };
         batch.iter().zip(claims).map(answer).collect()
     }
+}
+
+/// The one who ends a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndedBy {
+    Holder,
+    /// Anyone else, of whom the holder does not know.
+    Other,
 }
 
 /// Lets a release that failed be final. Its session was closed, so asking again would only find the claim gone, and

@@ -237,6 +237,23 @@ async fn release_that_is_not_confirmed_is_unknown_for_good_and_closes_the_sessio
     .unwrap();
 }
 
+/// Otherwise only the next sign of life would find it, while another client is granted the lock at once.
+#[tokio::test(start_paused = true)]
+async fn holder_is_notified_of_a_break_by_its_own_client() {
+    let server = Server::new();
+    for capacity in [ONE, Capacity::Many] {
+        let client = server.client(capacity, WaitMode::Polls);
+        let (broken, released) = (claim("a"), claim("b"));
+        let broken_signal = hold(&client, &broken).await.lost.unwrap();
+        let released_signal = hold(&client, &released).await.lost.unwrap();
+        assert!(matches!(client.break_claim(&broken).await, Ok(BreakOutcome::Ended { .. })));
+        assert_eq!(broken_signal.cause(), Some(LossCause::Gone));
+        assert!(matches!(release(&client, &released).await, Release::Freed));
+        assert_eq!(released_signal.cause(), None, "a release is no loss");
+    }
+    assert_eq!(server.locks(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn holder_that_is_shown_during_its_eviction_is_evicted() {
     let server = Server::new();
