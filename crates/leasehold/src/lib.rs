@@ -36,11 +36,11 @@
 //! with a limit: drop its future, as `tokio::time::timeout` does. A thread cannot drop a future, so in
 //! `blocking` these are `wait_within`, `lost_within` and `revoked_within`.
 //!
-//! `tokio::time::timeout` is also safe around every other wait, since dropping its future leaves nothing
-//! behind. It cannot distinguish a lock that is held from a store that does not answer.
+//! `tokio::time::timeout` is also safe around every other wait. It cannot distinguish a lock that is held from a
+//! store that does not answer.
 //!
-//! A task of the runtime of the client removes what a dropped future or guard leaves on a server. Before a
-//! program ends, await [`Guard::release`] or [`Client::close`]: what was not sent by then ends with its ttl.
+//! What a dropped future or guard leaves on a server is removed in the background, by a task of the client's
+//! runtime. Before a program ends, await [`Guard::release`] or [`Client::close`]: what was not sent by then ends with its ttl.
 //!
 //! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are

@@ -49,7 +49,9 @@ pub use arming::RearmReport;
 /// - Two claims are never valid at once, and fences rise strictly, while the assumptions of the
 ///   members' kind hold; for Redis they are in the documentation of `leasehold-redis` and in
 ///   `docs/book/src/safety.md`.
-/// - A minority that fails or is slow delays no grant, no renewal and no release.
+/// - A minority that fails or is slow delays no grant, no renewal and no release. The exception is a lock that some
+///   other member has forgotten: the slow one may then decide, and a request waits for it, for as long as a request to
+///   a member may take.
 /// - A member that has lost its memory is not counted, neither for locks nor for fences, before it is
 ///   armed again. A minority is armed again by itself; a majority by an operator, see
 ///   [`Quorum::rearm`].
@@ -259,6 +261,6 @@ impl Backend for Quorum {
     }
 }
 
-/// The time to wait for the rest after a majority that can vote has answered and nothing is decided yet. A renewal
-/// waits longer for an answer that a lease lacks.
+/// The time to wait for the rest after a majority has answered and nothing is decided yet. An acquisition counts only
+/// members that can vote, as long as these may become a majority. A renewal waits longer for an answer that a lease lacks.
 const LATE: Duration = Duration::from_millis(50);

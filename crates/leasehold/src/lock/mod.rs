@@ -190,8 +190,8 @@ impl<K: kind::Kind> Lock<K> {
     /// behind must still find the lock held. [`Guard::release`] waits for the end of that time. Dropping
     /// the guard does not wait, and the lock is then released in the background. A client that is closed
     /// releases the lock at once, and a process that ends leaves it to its ttl. Where a session keeps the lock
-    /// instead of a lease, it ends with the session: at once on files, and where a connection holds the lock,
-    /// and after the timeout of the session on ZooKeeper.
+    /// instead of a lease, it ends with the session: at once on files and where a connection holds the lock, on
+    /// ZooKeeper after the session's timeout.
     #[must_use]
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;

@@ -226,7 +226,8 @@ impl EventSubscriber for SlowGrants {
 async fn only_reader_is_granted_an_upgrade_in_any_time() {
     let store = Arc::new(MemoryBackend::new());
     let locks = Client::builder().subscriber(Arc::new(SlowGrants)).over(store).unwrap();
-    for limit in [Duration::ZERO, ms(1), ms(30)] {
+    // The lock that keeps others from upgrading takes 100 ms of it. The last one ends within the second grant.
+    for limit in [Duration::ZERO, ms(1), ms(150)] {
         let mut guard = lock(&locks).upgradable_read().await.unwrap();
         assert!(guard.try_upgrade_for(limit).await.unwrap(), "{limit:?}");
         guard.release().await.unwrap();

@@ -142,9 +142,10 @@ impl Quorum {
             }
             if tally.can_close() {
                 late.get_or_insert_with(|| after(LATE));
-                if (0..count).all(|number| tally.has_replied(number) || !self.members.is_expected(number)) {
-                    break tally.verdict(Counting::Closed);
-                }
+            }
+            let is_missed = |number| !tally.has_replied(number) && self.members.is_expected(number);
+            if tally.answered() >= tally.majority() && !(0..count).any(is_missed) {
+                break tally.verdict(Counting::Closed);
             }
             tokio::select! {
                 message = inbox.recv() => match message {

@@ -138,9 +138,10 @@ impl FileConfig {
     /// Directories get the matching search bits. The bits are set regardless of the umask. A user of a
     /// store may also break and forge its locks: share it only with users that you trust.
     ///
-    /// Files and directories in a store of mode 0660 get the group of the store's directory, because that has the
-    /// set-group-id bit. The directory has the group of the user that makes it, and `chgrp` changes that. A
-    /// directory that exists keeps its mode: make it with `chgrp` and `chmod 2770`.
+    /// Files and directories in a store of mode 0660 get the group of the store's directory if that has the
+    /// set-group-id bit. A directory that this store makes has it, unless a sandbox forbids that, as
+    /// `RestrictSUIDSGID=` of systemd does. Its group is that of its maker, or of the directory above if that has the
+    /// bit; `chgrp` changes it. A directory that exists keeps its mode: run `chgrp` and `chmod 2770` on it.
     ///
     /// # Errors
     /// `Invalid` for anything but read and write bits, both or none for each of user, group and others.
