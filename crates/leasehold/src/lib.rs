@@ -40,7 +40,8 @@
 //! store that does not answer.
 //!
 //! What a dropped future or guard leaves on a server is removed in the background, by a task of the client's
-//! runtime. Before a program ends, await [`Guard::release`] or [`Client::close`]: what was not sent by then ends with its ttl.
+//! runtime. Before a program ends, await [`Guard::release`] or [`Client::close`]: what was not sent by then ends
+//! with its ttl.
 //!
 //! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are

@@ -281,10 +281,15 @@ impl Cluster {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let conn = self.connection(chosen).await?;
+        // A server of another cluster answers no request of this client, and knows other users, so the next request
+        // is sent elsewhere.
+        let conn = self.connection(chosen).await.inspect_err(|advice| {
+            if matches!(advice, Advice::GiveUp(_)) {
+                self.prefer_next(chosen);
+            }
+        })?;
         ask(conn).await.map_err(|status| {
             let advice = judge(&status);
-            // A server of another cluster answers no request of this client, so the next one is asked elsewhere.
             if matches!(&advice, Advice::GiveUp(refusal) if refusal.is_foreign()) {
                 self.prefer_next(chosen);
             }

@@ -66,7 +66,8 @@ impl<C: Sessions> SessionBackend<C> {
         }
     }
 
-    /// Ends a claim of any client. A claim of this client is released after its holder was notified, and its session stays.
+    /// Ends a claim of any client. A claim of this client is released after its holder was notified, and its session
+    /// stays.
     pub(crate) async fn evict(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         match self.end_one(claim, EndedBy::Other).await {
             Release::Freed => return Ok(BreakOutcome::Ended { also_released: Vec::new() }),

@@ -76,12 +76,15 @@ async fn ask_and_break(
     limit: Duration,
 ) -> Result<Outcome, Problem> {
     let reason = format!("the lock is taken away in {}", duration(limit));
-    // A request to nobody: a store that keeps no requests refuses it, and then nothing may be broken.
+    // A request to nobody: a store that keeps no requests refuses it before anything is broken.
     locks.revoke_claims(&args.name, &[], &reason).await?;
     let is_waiter = |claim: &&ClaimInfo| !snapshot.holders.iter().any(|holder| holder.id == claim.id);
     let waiters: Vec<_> = to_break.iter().filter(is_waiter).cloned().collect();
     let cancelled = break_all(locks, &args.name, &waiters).await?;
-    locks.revoke_claims(&args.name, &snapshot.holders, &reason).await?;
+    let asked = locks.revoke_claims(&args.name, &snapshot.holders, &reason).await;
+    asked.map_err(|error| {
+        Problem::from(error).hint(format!("waiters that were cancelled before: {}", cancelled.broken.len()))
+    })?;
     if !args.json {
         complain(&format!("the holders were asked, and have {} to release it", duration(limit)));
     }

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder, ErrorKind, Note, SweepReport};
+use leasehold::{Client, ClientBuilder, Error, ErrorKind, Note, SweepReport};
 
 use crate::exit::{Exit, Problem};
 use crate::output::redact::{is_secret, redacted_url};
@@ -145,9 +145,7 @@ impl StoreUrl {
                 ErrorKind::Denied if self.may_lack_password() => {
                     password_hint(std::env::var_os(OWNER_VARIABLE).is_some())
                 }
-                ErrorKind::Unsupported if !self.creates && has_tables_on_a_server(&self.url) => {
-                    "; a client that locks creates missing tables, unless its URL says create=no"
-                }
+                _ if !self.creates => self.hint_on_missing_tables(&error),
                 _ => "",
             };
             Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
@@ -173,9 +171,23 @@ impl StoreUrl {
         unused_for: Duration,
         progress: impl Fn(SweepReport) + Send + Sync,
     ) -> Result<SweepReport, Problem> {
-        leasehold::sweep_under(&self.url, "", unused_for, progress).await.map_err(|error| {
-            Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
+        // A database without locks has nothing to sweep, and may be the wrong one.
+        let url = without_creating(self.url.clone());
+        leasehold::sweep_under(&url, "", unused_for, progress).await.map_err(|error| {
+            let hint = self.hint_on_missing_tables(&error);
+            Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
         })
+    }
+
+    /// Returns what to say besides an error where tables may be missing.
+    fn hint_on_missing_tables(&self, error: &Error) -> &'static str {
+        let is_named =
+            error.kind() == ErrorKind::Unsupported && error.to_string().contains("leasehold schema");
+        if is_named && has_tables_on_a_server(&self.url) {
+            "; a client that locks creates missing tables, unless its URL says create=no"
+        } else {
+            ""
+        }
     }
 
     /// Returns `true` if a missing password may be the reason: files know none, and where one is named
