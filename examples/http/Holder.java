@@ -26,11 +26,11 @@ public class Holder {
     }
 
     public static void main(String[] args) throws Exception {
-        var grant = call("PUT", "?wait=60s", "{\"name\":\"" + args[0] + "\",\"ttl\":\"3s\"}");
+        var grant = call("PUT", "?wait=60s", "{\"name\":\"" + args[0] + "\",\"ttl\":\"15s\"}");
         if (grant.statusCode() != 200) throw new RuntimeException(grant.body());
         System.out.println("granted " + grant.body());
         for (int step = 0; step < Integer.parseInt(args[1]); step++) {
-            if (step % 20 == 19) { // once in a third of the ttl
+            if (step % 100 == 99) { // once in a third of the ttl
                 try {
                     var answer = call("POST", "/renew", "");
                     if (answer.statusCode() == 404 || answer.statusCode() == 410) lost(answer.body());

@@ -12,7 +12,7 @@ const isGranted = new Promise((resolve) => (granted = resolve));
 
 async function follow() {
   const sent = performance.now(); // before the request is sent: valid_ms counts from here
-  const body = JSON.stringify({ name, ttl: "3s", on_disconnect: "release" });
+  const body = JSON.stringify({ name, ttl: "15s", on_disconnect: "release" });
   const headers = { authorization, accept: "application/x-ndjson" };
   const answer = await fetch(`${url}?wait=60s`, { method: "PUT", headers, body });
   for await (const line of createInterface({ input: Readable.fromWeb(answer.body) })) {
@@ -32,7 +32,7 @@ async function renew() {
 
 follow().catch(() => {}).finally(() => { reason ??= "the stream ended"; granted({}); });
 console.log("granted", (await isGranted).fence);
-setInterval(() => renew().catch(() => {}), 1000).unref();
+setInterval(() => renew().catch(() => {}), 5000).unref();
 for (let step = 0; step < Number(steps); step++) {
   if (reason || performance.now() >= validUntil) {
     console.log("lost:", reason ?? "nothing heard in time");

@@ -22,7 +22,7 @@ def lost(why):
     sys.exit(76)
 
 
-grant, valid_until = call("PUT", "?wait=60s", {"name": sys.argv[1], "ttl": "3s"})
+grant, valid_until = call("PUT", "?wait=60s", {"name": sys.argv[1], "ttl": "15s"})
 print("granted", grant["fence"], flush=True)
 renewed = clock()
 for step in range(int(sys.argv[2])):
