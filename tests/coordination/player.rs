@@ -9,7 +9,7 @@ use leasehold::{Client, Tuning};
 use leasehold_testkit::peers::Peer;
 use tokio::sync::SemaphorePermit;
 
-use crate::fixture::{Part, Primitive};
+use crate::fixture::{LIVING, Part, Primitive, TTL};
 use crate::mortal::{self, Role};
 
 /// The part that the test program is to play: one of the two words below, store, primitive and part or
@@ -44,7 +44,9 @@ async fn play(orders: &[&str], primitives: &[Primitive]) {
     let [url, primitive, part, name, dies_at] = *orders else { panic!("{orders:?}") };
     let primitive = primitives.iter().find(|known| known.name == primitive).unwrap();
     let part = primitive.parts.iter().find(|known| known.name == part).unwrap();
-    let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: Arc::default() };
+    let dies_at = dies_at.parse().unwrap();
+    let ttl = if dies_at == part.steps { LIVING } else { TTL };
+    let stage = Stage { dies_at, ttl, reached: Arc::default() };
     // It renews long before its short leases end, which a busy machine is not late for.
     let tuning = Tuning::default().renew_at(0.05);
     let locks = Client::builder().tuning(tuning).open(url).await.unwrap();
@@ -57,6 +59,7 @@ async fn play(orders: &[&str], primitives: &[Primitive]) {
 #[derive(Clone)]
 pub(crate) struct Stage {
     dies_at: u32,
+    ttl: Duration,
     reached: Arc<AtomicU32>,
 }
 
@@ -76,6 +79,11 @@ impl Stage {
             std::future::pending::<()>().await;
         }
         done
+    }
+
+    /// Returns the ttl for the player: that of a process that lives, unless it is to be killed.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     /// A step in code that cannot wait.

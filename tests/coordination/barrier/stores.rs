@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Barrier, Client, ErrorKind, LockSupport};
 
-use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
@@ -17,7 +17,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
         play: |stage, locks, name| {
             async move {
                 stage.at("has not arrived").await;
-                stage.during("waits for the others", barrier(locks, name, TTL).wait()).await?;
+                stage.during("waits for the others", barrier(locks, name, stage.ttl()).wait()).await?;
                 Ok(())
             }
             .boxed()
