@@ -89,7 +89,7 @@
 //!
 //! # Limits on a busy machine
 //!
-//! [`Lateness`] tells whether the machine itself stood still while a test measured a time.
+//! [`Lateness`] measures how long the machine itself stood still while a test measured a time.
 //!
 //! # When a test fails
 //!

@@ -124,11 +124,14 @@ async fn alarms(shared: &Shared, states: &[&StatusResponse]) -> Finding {
 }
 
 /// Returns what a full database means for locks on servers of these versions.
-fn meaning_of_full<'a>(mut versions: impl Iterator<Item = &'a str>) -> &'static str {
+fn meaning_of_full<'a>(mut versions: impl Iterator<Item = &'a str>) -> String {
     if versions.any(|version| REFUSES_ALL_IF_FULL.is_in(version)) {
-        "no lock can be acquired; servers before 3.4.20 and 3.5.7 also refuse to renew and release: held locks are lost"
+        format!(
+            "no lock can be acquired; servers before {} also refuse to renew and release: held locks are lost",
+            REFUSES_ALL_IF_FULL.fixed_versions()
+        )
     } else {
-        "no lock can be acquired; held locks can be renewed and released"
+        "no lock can be acquired; held locks can be renewed and released".to_owned()
     }
 }
 

@@ -39,7 +39,7 @@ enum Phase {
     Answered(Duration),
 }
 
-/// What is missing until a session can be relied on.
+/// The part that is missing until a session can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Missing {
     Nothing,

@@ -249,7 +249,7 @@ async fn holder_is_notified_of_a_break_by_its_own_client() {
         assert!(matches!(client.break_claim(&broken).await, Ok(BreakOutcome::Ended { .. })));
         assert_eq!(broken_signal.cause(), Some(LossCause::Gone));
         assert!(matches!(release(&client, &released).await, Release::Freed));
-        assert_eq!(released_signal.cause(), None, "a release is no loss");
+        assert_eq!(released_signal.cause(), None, "a release is not a loss");
     }
     assert_eq!(server.locks(), 0);
 }

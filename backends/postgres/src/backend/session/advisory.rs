@@ -14,7 +14,7 @@ mod statements;
 mod table_gate;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -190,6 +190,12 @@ struct Leftover {
     turn: tokio::sync::Mutex<()>,
 }
 
+impl Leftover {
+    fn claims(&self) -> MutexGuard<'_, Vec<String>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl AdvisorySession {
     async fn take(&self, request: &LockRequest<'_>) -> Result<Answer, Refusal> {
         let LockRequest { claim, sharing, .. } = request;
@@ -252,8 +258,12 @@ impl AdvisorySession {
     async fn put_back(&self, request: &LockRequest<'_>) -> Result<(), Failure> {
         let is_exclusive = request.claim.share.is_exclusive();
         if !is_exclusive {
-            // Without the table no row exists. One of before the table was locked is shown until this session ends.
-            _ = self.remove_row(&request.claim.id.to_hex()).await;
+            let id = request.claim.id.to_hex();
+            match self.remove_row(&id).await {
+                // Without the table no row exists.
+                Ok(()) | Err(Refusal::NoTable(_)) => {}
+                Err(refusal) => self.remove_row_later(id, refusal.into_failure()),
+            }
         }
         if request.sharing == Sharing::Readers {
             return Ok(());
@@ -279,14 +289,11 @@ impl AdvisorySession {
     /// this session ends.
     fn remove_row_later(&self, id: String, failure: Failure) {
         tracing::warn!(%failure, "a lock was released, and the row that shows its holder could not be removed");
-        let claims = |leftover: &Leftover| {
-            std::mem::take(&mut *leftover.claims.lock().unwrap_or_else(PoisonError::into_inner))
-        };
-        self.leftover.claims.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        self.leftover.claims().push(id);
         let (base, leftover) = (self.base.clone(), self.leftover.clone());
         drop(leasehold_machine::spawn(async move {
             let _turn = leftover.turn.lock().await;
-            let claims = claims(&leftover);
+            let claims = std::mem::take(&mut *leftover.claims());
             // Another task may have removed it with its own.
             if claims.is_empty() {
                 return;
