@@ -108,6 +108,30 @@ async fn lock_that_is_taken_during_the_wait_belongs_to_what_is_held() {
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
 }
 
+/// One wait has given up, but its end takes long, and meanwhile the other one is announced anew.
+#[tokio::test(start_paused = true)]
+async fn wait_that_is_announced_anew_does_not_give_up_as_well() {
+    let (two, wire, one, _) = clients();
+    let (first, second) = (Owner::new(), Owner::new());
+    let _a = one.mutex("a").owner(&first).lock().await.unwrap();
+    let b = two.mutex("b").owner(&second).lock().await.unwrap();
+    let wants_b = one.mutex("b").owner(&first).detect_deadlocks(ms(10));
+    let mut wants_b = tokio::spawn(async move { wants_b.lock().await });
+    tokio::time::sleep(SOON).await;
+    wire.set(Verb::Release, Mode::LoseRequest);
+    let wants_a = two.mutex("a").owner(&second).detect_deadlocks(ms(10));
+    let wants_a = tokio::spawn(async move { wants_a.lock().await });
+    tokio::time::sleep(ms(500)).await;
+    assert!(!wants_a.is_finished(), "its announcement cannot be withdrawn");
+    let _c = one.mutex("c").owner(&first).lock().await.unwrap();
+    assert_eq!(wants_a.await.unwrap().unwrap_err().kind(), ErrorKind::Deadlock);
+    let ended = tokio::time::timeout(ms(1), &mut wants_b).await;
+    assert!(ended.is_err(), "the other wait continues: {ended:?}");
+    wire.set_all(Mode::Pass);
+    b.release().await.unwrap();
+    drop(wants_b.await.unwrap().unwrap());
+}
+
 /// The store grants no shared locks, so each has a name of its own.
 #[tokio::test(start_paused = true)]
 async fn wait_is_announced_at_a_place_that_no_other_has() {

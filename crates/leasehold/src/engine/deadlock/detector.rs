@@ -42,6 +42,7 @@ pub(crate) async fn watched(
         owner: owner.clone(),
         want: want.clone(),
         gives_up: check.gives_up,
+        number: None,
         pending: None,
         current: None,
         withdrawal: None,
@@ -70,6 +71,9 @@ struct DeadlockDetector {
     want: Want,
     /// `true` if a deadlock ends the wait, `false` if it is only logged.
     gives_up: bool,
+    /// The number of the wait, once one was chosen. It stays when the wait is announced anew: another wait of
+    /// the deadlock may have decided by it already, and be about to end.
+    number: Option<u64>,
     pending: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
     current: Option<(Announced, Hold)>,
     withdrawal: Option<BoxFuture<'static, Released>>,
@@ -155,9 +159,10 @@ impl DeadlockDetector {
 
     /// Announces the wait at one of the places that seem to be free.
     async fn announce(&mut self, waits: &[Announced], asks: Option<Tag>, holds: Vec<Tag>) -> Result<()> {
-        let greatest = waits.iter().map(|wait| wait.number).max().unwrap_or_default();
+        let chosen = self.number.unwrap_or_else(|| number_after(waits));
+        self.number = Some(chosen);
         // The greatest number gives up, so a wait that never does has the smallest.
-        let number = if self.gives_up { greatest.saturating_add(1) } else { 0 };
+        let number = if self.gives_up { chosen } else { 0 };
         let ttl = match self.engine.profile().liveness {
             Liveness::Lease { min, .. } => self.want.ttl.min(TTL_MAX).max(min),
             _ => self.want.ttl,
@@ -230,6 +235,14 @@ async fn sleep(engine: &Arc<Engine>, length: Duration) {
     if !engine.sleep(length).await {
         std::future::pending().await
     }
+}
+
+/// Returns a number that is greater than those of these waits. Two waits that see the same ones seldom get the
+/// same number, which an announcement made anew would put in another order.
+fn number_after(waits: &[Announced]) -> u64 {
+    let greatest = waits.iter().map(|wait| wait.number).max().unwrap_or_default();
+    let drawn = crate::random::u32().unwrap_or_default();
+    greatest.saturating_add(1 + u64::from(drawn))
 }
 
 /// Returns a few places that are free as far as is known, in a random order so that two waits that check
