@@ -42,8 +42,10 @@ impl ZooKeeper {
             shared.ensemble = Some(Arc::new(leasehold_testkit::require::or_skip("zookeeper", started)?));
         }
         let url = shared.ensemble.as_ref().unwrap().url();
-        // Servers on a busy machine are sometimes silent for as long as a shorter session tolerates.
-        Some(format!("{url}/laws?session=4s{}", self.options))
+        // Servers on a busy machine are sometimes silent for as long as a shorter session tolerates: a connection
+        // ends after a sixth of it, and a write waits for two of three servers.
+        let session = if self.servers > 1 { "10s" } else { "4s" };
+        Some(format!("{url}/laws?session={session}{}", self.options))
     }
 }
 
