@@ -171,25 +171,32 @@ fn text_of(error: &RedisError) -> String {
     }
 }
 
-/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server
-/// reports a failed script: `ERR Error running script (call to f_…): @user_script:1: @user_script: 1:
-/// -OOM …`. The text behind the code may contain names that users chose.
+/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server reports a failed
+/// script: `ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM …`, or `@user_script: 1:
+/// -OOM …` where the script returns what it has caught. The text behind the code may contain names that users chose.
 fn code_of(text: &str) -> &str {
     let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
-    if code != GENERIC {
-        return code;
-    }
-    let wrapped = rest.strip_prefix("Error running script (call to ").and_then(|rest| rest.split_once("): "));
-    let Some((_, mut inner)) = wrapped else { return code };
-    while let Some(rest) = inner.strip_prefix("@user_script:") {
+    let mut inner = match code {
+        GENERIC => {
+            let wrapped = rest.strip_prefix("Error running script (call to ");
+            let Some((_, inner)) = wrapped.and_then(|rest| rest.split_once("): ")) else { return code };
+            inner
+        }
+        IN_SCRIPT => text,
+        _ => return code,
+    };
+    while let Some(rest) = inner.strip_prefix(IN_SCRIPT) {
         inner = rest.trim_start_matches([' ', ':']).trim_start_matches(|c: char| c.is_ascii_digit());
         inner = inner.trim_start_matches([' ', ':']);
     }
     let inner = inner.strip_prefix('-').unwrap_or(inner);
     let first = inner.split(' ').next().unwrap_or_default();
     let is_code = first.len() > 2 && first.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    if is_code { first } else { code }
+    if is_code { first } else { GENERIC }
 }
+
+/// The place of an error in a script, before its line.
+const IN_SCRIPT: &str = "@user_script:";
 
 /// The code of what has no code of its own.
 const GENERIC: &str = "ERR";
@@ -371,6 +378,20 @@ mod tests {
     fn codes_are_found_where_older_servers_wrap_them() {
         let old = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed";
         assert_eq!(of_text(old, "h:1").kind, FailureKind::Unavailable);
+        for (caught, kind) in [
+            (
+                "@user_script: 127: -OOM command not allowed when used memory > 'maxmemory'.",
+                FailureKind::Unavailable,
+            ),
+            (
+                "@user_script: 12: -READONLY You can't write against a read only replica.",
+                FailureKind::Unavailable,
+            ),
+            ("@user_script: 22: The user executing the script can't run this command", FailureKind::Denied),
+        ] {
+            let failure = of_text(caught, "h:1");
+            assert_eq!((failure.kind, failure.effect), (kind, Effect::None), "{caught}");
+        }
         let new =
             "WRONGTYPE Operation against a key holding the wrong kind of value script: 1, on @user_script:2.";
         assert_eq!(of_text(new, "h:1").kind, FailureKind::Foreign);
@@ -410,8 +431,9 @@ mod tests {
     fn first_write_of_a_script_is_refused_while_the_cluster_is_down() {
         let text = "Script attempted to execute a write command while the cluster is down and readonly";
         let old = format!("Error running script (call to f_1): @user_script:1: @user_script: 1: {text}");
-        for detail in [text, &old] {
-            let refused = refused("ERR", detail);
+        let (caught, caught_text) = ("@user_script:", format!("1: {text}"));
+        for (code, detail) in [("ERR", text), ("ERR", &old), (caught, &caught_text)] {
+            let refused = refused(code, detail);
             assert_eq!(redirect_of(&refused), Some(Redirect::Unserved), "{detail}");
             let failure = of_request(&refused, "h:1");
             assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");

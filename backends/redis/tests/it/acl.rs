@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::any::{freed, got, release, renewed, take};
-use crate::common::{LIMIT, claim_of, no_patience, patience};
+use crate::common::{LIMIT, claim_of, is_before_7, no_patience, patience};
 use leasehold_core::{
     Backend, Claim, DirectReply, Effect, Failure, FailureKind, Moment, Put, Registers, Release, Resource,
     Share,
@@ -204,12 +204,6 @@ async fn refused_reader_of_redisson_leaves_no_lock() {
     assert_eq!(there, leasehold_testkit::Reply::Int(0));
     allow(&server, &rules).await;
     assert!(got(&*backend, &claim).await && freed(&*backend, &claim).await);
-}
-
-/// Returns `true` if scripts cannot ask this server for the rights of a user.
-async fn is_before_7(server: &RedisServer) -> bool {
-    let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
-    info.contains("redis_version:6.")
 }
 
 #[tokio::test(flavor = "multi_thread")]

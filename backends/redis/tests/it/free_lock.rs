@@ -125,8 +125,7 @@ async fn what_the_shortcut_meets_is_reported_and_left_alone() {
 async fn nothing_remains_of_a_refusal_to_delete() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    let rules =
-        "reset on >secret ~{lh:* &{lh:* -@all +ping +eval +evalsha +time +get +mget +set +exists +publish";
+    let rules = "reset on >secret ~{lh:* resetchannels &{lh:* -@all +ping +eval +evalsha +time +get +mget +set +exists +publish";
     let rules: Vec<&str> = ["ACL", "SETUSER", "keeper"].into_iter().chain(rules.split(' ')).collect();
     server.command(&rules).await.unwrap();
     let keeper = connect(&format!("redis://keeper:secret@{}", server.addr())).await;

@@ -10,6 +10,7 @@ use leasehold_core::{
     Renewal, Resource, Share, Step,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
+use leasehold_testkit::{RedisServer, Reply};
 
 pub const TTL: Duration = Duration::from_secs(10);
 
@@ -109,6 +110,29 @@ pub async fn still_held(backend: &RedisBackend, claim: &Claim) -> bool {
         }
         assert!(begun.elapsed() < LIMIT, "nothing is known");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Returns `true` if the server is a Redis before 7.0: without channels of slots, `PEXPIRETIME`, `PEXPIREAT … GT` and
+/// selectors of rights.
+pub async fn is_before_7(server: &RedisServer) -> bool {
+    let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
+    info.contains("redis_version:6.")
+}
+
+/// Returns the end of a key's life in milliseconds since 1970, as its server tells it, to a millisecond or two.
+pub async fn end_of(server: &RedisServer, key: &str) -> i64 {
+    const NOW_AND_LEFT: &str = "local now = redis.call('TIME') \
+                                local left = redis.call('PTTL', KEYS[1]) \
+                                if left < 0 then return left end \
+                                return now[1] * 1000 + math.floor(now[2] / 1000) + left";
+    let asked = match is_before_7(server).await {
+        true => server.command(&["EVAL", NOW_AND_LEFT, "1", key]).await,
+        false => server.command(&["PEXPIRETIME", key]).await,
+    };
+    match asked.unwrap() {
+        Reply::Int(end) if end > 0 => end,
+        other => panic!("{key} has no end: {other:?}"),
     }
 }
 
