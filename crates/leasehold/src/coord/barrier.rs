@@ -178,6 +178,7 @@ impl Barrier {
             members: self.members.clone(),
             member: None,
             arrived_as: None,
+            is_arriving: false,
         };
         let member = party.members.join().await?;
         let id = member.id;
@@ -204,11 +205,14 @@ struct Party {
     member: Option<Member>,
     /// The number under which it may have arrived.
     arrived_as: Option<u64>,
+    /// A request may be under way that makes it arrive.
+    is_arriving: bool,
 }
 
 impl Party {
     async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<BarrierWaitResult> {
         self.arrived_as = Some(id);
+        self.is_arriving = true;
         let register = self.register.clone();
         let fresh = register.draw()?;
         let mut uncertain: Option<(Option<u64>, u64)> = None;
@@ -250,6 +254,7 @@ impl Party {
                 Err(error) => return Err(error),
             }
         };
+        self.is_arriving = false;
         match arrival {
             Arrival::Passed(result) => Ok(result),
             Arrival::Waits(result) => self.wait_for_generation(id, made, result, deadline).await,
@@ -325,16 +330,38 @@ impl Party {
 
 impl Drop for Party {
     fn drop(&mut self) {
-        let (register, member) = (self.register.clone(), self.member.take());
+        let (register, member, is_arriving) = (self.register.clone(), self.member.take(), self.is_arriving);
         let Some(id) = self.arrived_as else { return };
         self.engine.spawn(async move {
-            if let Err(error) = break_generation(&register, &[id], Cause::Cancelled).await {
+            let left = match is_arriving {
+                true => leave_while_arriving(&register, id).await,
+                false => break_generation(&register, &[id], Cause::Cancelled).await.map(drop),
+            };
+            if let Err(error) = left {
                 tracing::debug!(%error, "a party that left could not break the barrier; the other parties will notice that it is gone");
             }
             // Only now: without the sign of life the others do the same in its place.
             drop(member);
         });
     }
+}
+
+/// Breaks the barrier if this party has arrived there, and otherwise ends its arrival.
+///
+/// The request by which it arrives may still be under way, and nothing orders a read behind it. So the state is written
+/// again if the party is not in it: that request then finds another stamp than the one that it requires.
+async fn leave_while_arriving(register: &Register, id: u64) -> Result<()> {
+    let leaving = register.ensure(|found| {
+        let mut state = State::read(register, found)?;
+        if found.is_none() {
+            state.made = register.draw()?;
+        }
+        if state.arrived.contains(&id) {
+            state.break_by(Cause::Cancelled);
+        }
+        Ok(Change::Write(state.written(), None, ()))
+    });
+    leaving.await
 }
 
 /// Breaks the barrier if one of these waits there. Returns `false` if none does: it has been passed, or
@@ -350,8 +377,7 @@ async fn break_generation(register: &Register, leaving: &[u64], cause: Cause) ->
             return Ok(Change::Leave(made));
         }
         attempted = Some(state.generation);
-        state.next(Ended::Broken(cause));
-        state.broken = Some(cause);
+        state.break_by(cause);
         Ok(Change::Write(state.written(), None, true))
     });
     breaking.await

@@ -258,6 +258,8 @@ struct Place {
     /// The sign of life, until the place is left.
     member: Option<Member>,
     id: u64,
+    /// A request may be under way by which it enters the queue.
+    is_entering: bool,
     /// The notification was acted on.
     notification_used: bool,
 }
@@ -269,7 +271,8 @@ impl Place {
         let id = member.id;
         // Made before the register is written, so that a future that is dropped meanwhile leaves again.
         let engine = condition.engine.clone();
-        let place = Place { engine, register, members, member: Some(member), id, notification_used: false };
+        let (member, is_entering, notification_used) = (Some(member), true, false);
+        let mut place = Place { engine, register, members, member, id, is_entering, notification_used };
         let mut step = place.enter(guard).await?;
         if !matches!(step, Step::Done) {
             // Dead waiters may still have places.
@@ -277,6 +280,7 @@ impl Place {
             remove_dead(&place.register, &place.members, Some(id), &queue).await?;
             step = place.enter(guard).await?;
         }
+        place.is_entering = false;
         step.check(&place.register, guard)?;
         Ok(place)
     }
@@ -361,12 +365,18 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(member) = self.member.take() else { return };
-        let (register, id, notification_used) = (self.register.clone(), self.id, self.notification_used);
+        let (register, id) = (self.register.clone(), self.id);
+        let (is_entering, notification_used) = (self.is_entering, self.notification_used);
         self.engine.spawn(async move {
             let left = register.ensure(|found| {
                 let mut queue = WaitQueue::read(&register, found)?;
                 if !queue.has(id) {
-                    return Ok(Change::Leave(()));
+                    // Nothing orders this read behind a request that is under way. If the same value is written, that
+                    // request finds another stamp than the one that it requires.
+                    return Ok(match found {
+                        Some(same) if is_entering => Change::Write(same.to_vec(), None, ()),
+                        _ => Change::Leave(()),
+                    });
                 }
                 let notified = queue.notified.len();
                 queue.waiting.retain(|other| *other != id);

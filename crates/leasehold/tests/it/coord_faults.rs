@@ -61,6 +61,40 @@ async fn party_that_follows_another_of_its_process_arrives_anew() {
     assert_eq!(again.await.unwrap().unwrap().generation, 1);
 }
 
+/// The request by which it arrives is under way while it leaves, and takes effect later.
+#[tokio::test(start_paused = true)]
+async fn party_that_leaves_while_it_arrives_does_not_count() {
+    let store = Store::in_virtual_time();
+    let (locks, wire) = store.client();
+    for (name, used) in [("used", true), ("fresh", false)] {
+        let barrier = locks.barrier(name, 2);
+        if used {
+            let (one, two) = tokio::join!(barrier.wait(), barrier.wait());
+            assert_ne!(one.unwrap().index, two.unwrap().index);
+        }
+        wire.set(Verb::Swap, Mode::Hang);
+        let asked = wire.calls(Verb::Swap);
+        let arriving = tokio::spawn({
+            let barrier = barrier.clone();
+            async move { barrier.wait().await }
+        });
+        let sent = async {
+            while wire.calls(Verb::Swap) == asked {
+                tokio::time::sleep(ms(1)).await;
+            }
+        };
+        tokio::time::timeout(SOON, sent).await.unwrap();
+        arriving.abort();
+        assert!(arriving.await.unwrap_err().is_cancelled());
+        settle().await;
+        tokio::time::sleep(ms(10)).await;
+        wire.set(Verb::Swap, Mode::Pass);
+        tokio::time::sleep(ms(10)).await;
+        let alone = tokio::time::timeout(ms(100), barrier.wait()).await;
+        assert!(!matches!(alone, Ok(Ok(_))), "{name}: it passes alone");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn count_whose_answer_was_lost_is_not_made_in_the_next_latch() {
     let store = Store::in_virtual_time();

@@ -124,6 +124,12 @@ impl State {
         self.ended.truncate(REMEMBERED);
     }
 
+    /// Breaks the barrier, which ends the generation.
+    pub(super) fn break_by(&mut self, cause: Cause) {
+        self.next(Ended::Broken(cause));
+        self.broken = Some(cause);
+    }
+
     /// Returns the result of that generation; `None` if it has not ended.
     pub(super) fn outcome_of(&self, generation: u64) -> Option<Ended> {
         let ago = usize::try_from(self.generation.checked_sub(generation + 1)?).ok()?;
