@@ -1,7 +1,8 @@
 //! A file that the processes of one machine share, protected by a fence.
 //!
 //! Beside `data` is `data.fence`: the newest fence as text, locked while it is compared and while the
-//! data is read or replaced. The data is replaced as a whole, by renaming a new file over it.
+//! data is read or replaced. The data is replaced as a whole, by renaming `data.fence.new` over it, which a process
+//! that died in the middle leaves to the next writer.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, ReadOnlyFilesystem};
@@ -190,9 +191,14 @@ impl FencedFile {
 
     fn replace(&self, content: &[u8]) -> io::Result<()> {
         let mut fresh = self.data.clone().into_os_string();
-        fresh.push(".new");
+        fresh.push(".fence.new");
         let fresh = PathBuf::from(fresh);
-        let mut file = File::create(&fresh)?;
+        // A writer that failed may have left it, with permissions that forbid to write it.
+        match std::fs::remove_file(&fresh) {
+            Err(error) if error.kind() != NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&fresh)?;
         if let Ok(old) = std::fs::metadata(&self.data) {
             // A private file stays private. Before anything is written.
             file.set_permissions(old.permissions())?;
@@ -259,6 +265,32 @@ mod tests {
         new.write(b"34").unwrap();
         assert_eq!(new.read().unwrap(), b"34");
         assert!(FencedFile::open(&path, Fence::new(0, 33, 9)).is_err());
+    }
+
+    #[test]
+    fn fenced_file_replaces_what_a_writer_that_failed_has_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, left, other) =
+            (dir.path().join("x"), dir.path().join("x.fence.new"), dir.path().join("other"));
+        let file = FencedFile::open(&path, Fence::new(0, 1, 0)).unwrap();
+        std::fs::write(&left, "a longer text than the next").unwrap();
+        let mut permissions = std::fs::metadata(&left).unwrap().permissions();
+        permissions.set_readonly(true);
+        std::fs::set_permissions(&left, permissions).unwrap();
+        file.write(b"one").unwrap();
+        assert_eq!(file.read().unwrap(), b"one");
+        assert!(!std::fs::metadata(&path).unwrap().permissions().readonly());
+        // Not by way of a link that leads elsewhere, and not by way of a file of the user.
+        for name in ["other", "x.new"] {
+            std::fs::write(dir.path().join(name), "of the user").unwrap();
+        }
+        std::os::unix::fs::symlink(&other, &left).unwrap();
+        file.write(b"two").unwrap();
+        assert_eq!(file.read().unwrap(), b"two");
+        assert!(!std::fs::symlink_metadata(&path).unwrap().is_symlink());
+        for name in ["other", "x.new"] {
+            assert_eq!(std::fs::read(dir.path().join(name)).unwrap(), b"of the user");
+        }
     }
 
     #[test]
