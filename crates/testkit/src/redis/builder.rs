@@ -239,8 +239,10 @@ impl RedisBuilder {
 /// Turns the refusal of a program that was built without TLS into a server that is missing.
 fn without_tls(error: Error, tls: Option<Tls>) -> Error {
     let text = error.to_string();
-    let refused = text.contains("Bad directive") && text.contains("tls-port");
-    if tls.is_some() && refused { Error::absent("this redis-server was built without TLS") } else { error }
+    let is_unknown = tls.is_some() && text.contains("Bad directive") && text.contains("tls-port");
+    // Since Redis 8.
+    let is_absent = text.contains("Failed finding TLS support");
+    if is_unknown || is_absent { Error::absent("this redis-server was built without TLS") } else { error }
 }
 
 /// The program of a test that does not ask for another one.
