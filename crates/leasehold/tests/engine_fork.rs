@@ -91,15 +91,20 @@ fn a_child_ends_no_claim_of_its_parent_in_sqlite() {
     forks_over(&format!("sqlite:{}", dir.path().join("locks.db").display()), ALONE);
 }
 
+/// Too long for a machine that stands still: a failover loses claims.
+const NO_FAILOVER: Duration = Duration::from_secs(60);
+
 #[tokio::test]
 async fn a_child_ends_no_claim_of_its_parent_behind_sentinels() {
-    let Some(servers) = leasehold_testkit::RedisSentinel::start_or_skip().await else { return };
+    let builder = leasehold_testkit::RedisSentinel::builder().down_after(NO_FAILOVER);
+    let Some(servers) = builder.start_or_skip().await else { return };
     forks_over(&servers.url(), ALONE);
 }
 
 #[tokio::test]
 async fn a_child_ends_no_claim_of_its_parent_in_a_redis_cluster() {
-    let Some(cluster) = leasehold_testkit::RedisCluster::start_or_skip().await else { return };
+    let builder = leasehold_testkit::RedisCluster::builder().node_timeout(NO_FAILOVER);
+    let Some(cluster) = builder.start_or_skip().await else { return };
     forks_over(&cluster.url(), ALONE);
 }
 
