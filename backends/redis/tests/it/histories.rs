@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use futures_util::future::join_all;
 use leasehold_core::{
-    Ask, Backend, Claim, ClaimId, Fence, Ledger, Moment, Note, Patience, Resource, Share, Step, Verdict, Wait,
+    Ask, Backend, Claim, ClaimId, Failure, FailureKind, Fence, Ledger, Moment, Note, Patience, Release,
+    Renewal, Resource, Share, Step, Verdict, Wait,
 };
 use leasehold_redis::RedisBackend;
 use leasehold_testkit::RedisServer;
@@ -102,6 +103,13 @@ impl Run<'_> {
         assert!(self.is_slow || server == rule, "{what}: the rule says {rule:?}, the server {server:?}");
     }
 
+    /// Records that the server did not answer in time: there is nothing to compare.
+    fn answered_late(&mut self, failure: &Failure) {
+        let is_slow = self.stretch.elapsed() > STRETCH;
+        assert!(is_slow && failure.kind == FailureKind::Unavailable, "{failure}");
+        self.is_slow = true;
+    }
+
     async fn contend(&mut self, n: u8, share: Share, way: Way) {
         let claim = self.claim(n, share);
         let wait = match way {
@@ -112,9 +120,13 @@ impl Run<'_> {
         let ask = Ask { id: claim.id, share, lease: self.lease, wait, note: claim.note.clone() };
         let expected = self.ledger.contend(&ask, self.now());
         let step = match way {
-            Way::Stand => self.fifo.contend(&claim, &self.endless).await.unwrap(),
-            Way::Look => self.fifo.contend(&claim, &no_patience()).await.unwrap(),
-            Way::Barge => self.unordered.contend(&claim, &self.endless).await.unwrap(),
+            Way::Stand => self.fifo.contend(&claim, &self.endless).await,
+            Way::Look => self.fifo.contend(&claim, &no_patience()).await,
+            Way::Barge => self.unordered.contend(&claim, &self.endless).await,
+        };
+        let step = match step {
+            Ok(step) => step,
+            Err(failure) => return self.answered_late(&failure),
         };
         let granted = matches!(step, Step::Granted(_));
         self.agree(&format!("{n} {share} {way:?}"), &granted, &matches!(expected, Verdict::Granted(_)));
@@ -132,8 +144,12 @@ impl Run<'_> {
             Call::Contend(n, share, way) => self.contend(n, share, way).await,
             Call::Renew(n, share) => {
                 let expected = self.ledger.renew(self.id(n), self.lease, self.now());
-                let actual = renewed(self.fifo, &self.claim(n, share)).await;
-                self.agree(&format!("{call:?}"), &actual, &expected);
+                match renew(self.fifo, &self.claim(n, share)).await {
+                    Renewal::Unknown(failure) => self.answered_late(&failure),
+                    Renewal::Renewed => self.agree(&format!("{call:?}"), &true, &expected),
+                    Renewal::Lost => self.agree(&format!("{call:?}"), &false, &expected),
+                    other => panic!("{other:?}"),
+                }
             }
             Call::Release(n, share) => self.release(n, share).await,
             Call::Pass => self.pass(PASS).await,
@@ -156,13 +172,18 @@ impl Run<'_> {
 
     async fn release(&mut self, n: u8, share: Share) {
         let expected = self.ledger.release(self.id(n), self.now());
-        let actual = freed(self.fifo, &self.claim(n, share)).await;
-        self.agree(&format!("release of {n}"), &actual, &expected);
+        match release(self.fifo, &self.claim(n, share)).await {
+            Release::Unknown(failure) => self.answered_late(&failure),
+            known => self.agree(&format!("release of {n}"), &matches!(known, Release::Freed), &expected),
+        }
     }
 
     /// The same claims hold, and the same claims wait in the same order.
     async fn compare(&mut self) {
-        let seen = self.fifo.inspect(&self.resource, None, &no_patience()).await.unwrap();
+        let seen = match self.fifo.inspect(&self.resource, None, &no_patience()).await {
+            Ok(seen) => seen,
+            Err(failure) => return self.answered_late(&failure),
+        };
         let mut ledger = self.ledger.clone();
         ledger.expire(self.now());
         let (holders, waiting): (Vec<_>, Vec<_>) =

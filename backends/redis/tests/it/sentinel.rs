@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use leasehold_core::{Backend, Claim, Durability, Failure, FailureKind, Fence, FenceGrade, Renewal, Share};
+use leasehold_core::{Backend, Claim, Durability, Failure, FailureKind, Fence, FenceGrade, Share};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Data, RedisSentinel, RedisSentinelBuilder, RedisServer, Way};
 
@@ -16,8 +16,13 @@ fn lasting() -> RedisSentinelBuilder {
     RedisSentinel::builder().down_after(Duration::from_secs(60))
 }
 
+/// Sentinels that fail over soon after the primary is killed, and not where the machine stands still for a moment.
+fn failing_over() -> RedisSentinelBuilder {
+    RedisSentinel::builder().down_after(Duration::from_secs(5))
+}
+
 async fn open(group: &RedisSentinel) -> RedisBackend {
-    connect(&format!("{}?timeout=1s", group.url())).await
+    connect(&group.url()).await
 }
 
 /// Tries until it is granted, as the engine does. Only what passes may come in between.
@@ -29,28 +34,13 @@ async fn persist(backend: &RedisBackend, claim: &Claim) -> Fence {
             Ok(leasehold_core::Step::Busy(_)) => {}
             Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "not granted again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Renews until it is known what became of it.
-async fn is_kept(backend: &RedisBackend, claim: &Claim) -> bool {
-    let begun = Instant::now();
-    loop {
-        match renew(backend, claim).await {
-            Renewal::Renewed => return true,
-            Renewal::Lost => return false,
-            Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
-            other => panic!("{other:?}"),
-        }
-        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is known");
+        assert!(begun.elapsed() < LIMIT, "not granted again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 fn long(name: &str) -> Claim {
-    claim_of(name, Share::MUTEX, Duration::from_secs(60))
+    claim_of(name, Share::MUTEX, Duration::from_secs(600))
 }
 
 #[tokio::test]
@@ -87,7 +77,7 @@ async fn the_primary_is_found_and_promises_what_it_can() {
 
 #[tokio::test]
 async fn failover_is_followed_and_lost_claims_are_reported() {
-    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let Some(group) = failing_over().start_or_skip().await else { return };
     let backend = open(&group).await;
     let (kept, lost) = (long("kept"), long("lost"));
     let before = try_take(&backend, &kept).await.unwrap();
@@ -106,8 +96,8 @@ async fn failover_is_followed_and_lost_claims_are_reported() {
     let after = persist(&backend, &mutex("other")).await;
     println!("granted again {:?} after the kill", killed.elapsed());
     assert!(after.epoch > before.epoch, "{before:?}, then {after:?}");
-    assert!(is_kept(&backend, &kept).await, "it had reached the replicas");
-    assert!(!is_kept(&backend, &lost).await, "the new primary never heard of it");
+    assert!(still_held(&backend, &kept).await, "it had reached the replicas");
+    assert!(!still_held(&backend, &lost).await, "the new primary never heard of it");
     assert!(try_take(&backend, &mutex("kept")).await.is_none());
     let successor = try_take(&backend, &mutex("lost")).await.unwrap();
     assert!(successor > before && successor.epoch == after.epoch);
@@ -115,7 +105,7 @@ async fn failover_is_followed_and_lost_claims_are_reported() {
 
 #[tokio::test]
 async fn manual_failover_keeps_claims_and_raises_the_epoch() {
-    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let Some(group) = lasting().start_or_skip().await else { return };
     let backend = open(&group).await;
     let claim = long("job");
     let mut last = try_take(&backend, &claim).await.unwrap();
@@ -123,7 +113,7 @@ async fn manual_failover_keeps_claims_and_raises_the_epoch() {
         group.server(group.primary().await.unwrap()).replicated(2).await.unwrap();
         group.failover().await.unwrap();
         group.settle().await.unwrap();
-        assert!(is_kept(&backend, &claim).await);
+        assert!(still_held(&backend, &claim).await);
         let other = mutex("other");
         let fence = persist(&backend, &other).await;
         assert!(fence.epoch > last.epoch, "{last:?}, then {fence:?}");
@@ -136,13 +126,13 @@ async fn manual_failover_keeps_claims_and_raises_the_epoch() {
 async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
     // A client that waits long for an answer is not held up by the server that was deposed.
-    let backend = connect(&format!("{}?timeout=1m", group.url())).await;
-    let claim = long("job");
+    let backend = connect(&format!("{}?timeout=5m", group.url())).await;
+    let claim = claim_of("job", Share::MUTEX, Duration::from_secs(900));
     let fence = try_take(&backend, &claim).await.unwrap();
     group.server(0).replicated(2).await.unwrap();
     group.proxy(0).unwrap().blackhole(Way::Both);
     let begun = Instant::now();
-    assert!(is_kept(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
     let new = group.promoted(0).await.unwrap();
     assert!(try_take(&backend, &mutex("job")).await.is_none());
     assert!(persist(&backend, &mutex("other")).await.epoch > fence.epoch);
@@ -150,9 +140,9 @@ async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     group.settle().await.unwrap();
     group.server(new).replicated(2).await.unwrap();
     group.stop(new).unwrap();
-    assert!(is_kept(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
     println!("two failovers in {:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(45));
+    assert!(begun.elapsed() < Duration::from_secs(240));
 }
 
 /// It accepts connections and answers nothing on them, as behind a network that is down.
@@ -168,14 +158,14 @@ async fn deposed_primary_is_left_by_a_client_that_connects_to_it() {
     group.server(0).command(&["CLIENT", "KILL", "TYPE", "normal"]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     group.proxy(0).unwrap().blackhole(Way::Both);
-    assert!(tokio::time::timeout(LIMIT, is_kept(&backend, &claim)).await.unwrap());
+    assert!(tokio::time::timeout(LIMIT, still_held(&backend, &claim)).await.unwrap());
     let new = group.promoted(0).await.unwrap();
     assert_ne!(new, 0);
 }
 
 #[tokio::test]
 async fn a_waiter_is_served_by_the_new_primary() {
-    let Some(group) = RedisSentinel::start_or_skip().await else { return };
+    let Some(group) = failing_over().start_or_skip().await else { return };
     let backend = open(&group).await;
     let (holder, waiter) = (long("job"), long("job"));
     try_take(&backend, &holder).await.unwrap();
@@ -195,7 +185,7 @@ async fn a_waiter_is_served_by_the_new_primary() {
         group.server(0).replicated(2).await.unwrap();
         group.kill(0).unwrap();
         group.promoted(0).await.unwrap();
-        assert!(is_kept(&backend, &holder).await);
+        assert!(still_held(&backend, &holder).await);
         // The subscription is up again by then, or the waiter looks by itself.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(freed(&backend, &holder).await);
@@ -206,7 +196,7 @@ async fn a_waiter_is_served_by_the_new_primary() {
     // A busy machine may need a second election.
     assert!(fence.epoch >= 2, "{fence}");
     // One that nobody wakes looks for safety after 15 seconds at the earliest.
-    assert!(released.elapsed() < Duration::from_secs(10), "{:?}", released.elapsed());
+    assert!(released.elapsed() < Duration::from_secs(14), "{:?}", released.elapsed());
 }
 
 #[tokio::test]
@@ -218,14 +208,14 @@ async fn loss_within_an_epoch_is_reported_and_fences_keep_rising() {
         let claim = long("job");
         let fence = persist(&backend, &claim).await;
         assert!(fence > last, "{fault}: {last:?}, then {fence:?}");
-        assert!(is_kept(&backend, &claim).await);
+        assert!(still_held(&backend, &claim).await);
         match fault {
             "flush" => group.server(0).flushall().await.unwrap(),
             // Before the Sentinels notice: the same primary, the same epoch.
             "restart without data" => group.restart(0, Data::Lose).await.unwrap(),
             _ => _ = group.server(0).command(&["DEL", "{lh:job}:held"]).await.unwrap(),
         }
-        assert!(!is_kept(&backend, &claim).await, "{fault}");
+        assert!(!still_held(&backend, &claim).await, "{fault}");
         let successor = mutex("job");
         let next = persist(&backend, &successor).await;
         assert!(next.epoch == fence.epoch && next.seq > fence.seq, "{fault}: {fence:?}, then {next:?}");
@@ -295,7 +285,7 @@ async fn the_documented_rights_are_enough() {
     };
     let servers =
         RedisServer::builder().acl_user("jobs", "secret", &format!("{} +role +wait", documented("jobs")));
-    let Some(group) = RedisSentinel::builder().server(servers).start_or_skip().await else { return };
+    let Some(group) = failing_over().server(servers).start_or_skip().await else { return };
     for number in 0..3 {
         let rules = documented("watcher");
         let args = ["ACL", "SETUSER", "watcher", "on", ">other"].into_iter().chain(rules.split(' '));
@@ -310,11 +300,11 @@ async fn the_documented_rights_are_enough() {
     let backend = connect(&url).await;
     let claim = long("job");
     let before = try_take(&backend, &claim).await.unwrap();
-    assert!(is_kept(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
     // One replica has confirmed; the Sentinels may choose the other one.
     group.server(0).replicated(2).await.unwrap();
     group.kill(0).unwrap();
-    assert!(is_kept(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
     assert!(freed(&backend, &claim).await);
     assert!(persist(&backend, &mutex("job")).await > before);
 }

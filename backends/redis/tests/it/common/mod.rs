@@ -100,17 +100,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Renews until the answer is known. Returns `true` if the claim is held.
 pub async fn still_held(backend: &RedisBackend, claim: &Claim) -> bool {
-    let begun = Instant::now();
-    loop {
-        match renew(backend, claim).await {
-            Renewal::Renewed => return true,
-            Renewal::Lost => return false,
-            Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
-            other => panic!("{other:?}"),
-        }
-        assert!(begun.elapsed() < LIMIT, "nothing is known");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    any::still_held(backend, claim).await
 }
 
 /// Returns `true` if the server is a Redis before 7.0: without channels of slots, `PEXPIRETIME`, `PEXPIREAT … GT` and
@@ -177,6 +167,21 @@ pub mod any {
             Renewal::Renewed => true,
             Renewal::Lost => false,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Renews until the answer is known. Returns `true` if the claim is held.
+    pub async fn still_held(backend: &dyn Backend, claim: &Claim) -> bool {
+        let begun = Instant::now();
+        loop {
+            match renew(backend, claim).await {
+                Renewal::Renewed => return true,
+                Renewal::Lost => return false,
+                Renewal::Unknown(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+                other => panic!("{other:?}"),
+            }
+            assert!(begun.elapsed() < LIMIT, "nothing is known");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
