@@ -98,19 +98,19 @@ mod row {
 
 mod get_lock {
     use super::*;
-    const OPTIONS: &str = "table=named&method=get-lock&silence=5s";
+    const OPTIONS: &str = "table=named&method=get-lock&silence=10s";
     leasehold_conformance::suite!(On { when: When::Always, options: OPTIONS });
 }
 
 mod for_update {
     use super::*;
-    const OPTIONS: &str = "table=locked&method=for-update&silence=5s&transactions=300";
+    const OPTIONS: &str = "table=locked&method=for-update&silence=10s&transactions=300";
     leasehold_conformance::suite!(On { when: When::Always, options: OPTIONS });
 }
 
 mod tooz {
     use super::*;
-    const OPTIONS: &str = "table=tooz&method=get-lock&silence=5s&dialect=tooz";
+    const OPTIONS: &str = "table=tooz&method=get-lock&silence=10s&dialect=tooz";
     leasehold_conformance::suite!(On { when: When::IfAllAreAskedFor, options: OPTIONS });
 }
 

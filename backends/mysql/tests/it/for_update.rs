@@ -8,14 +8,15 @@ use crate::common::*;
 use leasehold_conformance::connection_limit;
 use leasehold_core::{Backend, LossCause, LossSignal, Patience, Release, Renewal, Step};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql};
-use leasehold_testkit::{MariaDbServer, Proxy, Way};
+use leasehold_testkit::{Lateness, MariaDbServer, Proxy, Way};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Error, Opts};
 use tokio::time::Instant;
 
-const OPTIONS: &str = "method=for-update&silence=3s&transactions=60";
-/// Five signs of life are asked for in the time of silence.
-const REPORT_LIMIT: Duration = Duration::from_millis(3_900);
+const OPTIONS: &str = "method=for-update&silence=10s&transactions=60";
+/// Five signs of life are asked for in the time of silence. This is some more than that time, and less than the server
+/// waits for a silent client.
+const REPORT_LIMIT: Duration = Duration::from_secs(15);
 /// Transactions that are open, and those of them that wait.
 const OPEN: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX";
 const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
@@ -37,7 +38,7 @@ async fn killed_connection_ends_its_own_lock_and_no_other() {
     let (one, two) = (here(&server).await, here(&server).await);
     let (a, b) = (claim("a", LONG), claim("b", LONG));
     let (held_a, held_b) = (hold(&*one, &a).await, hold(&*one, &b).await);
-    tokio::time::sleep(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(matches!(renew(&*one, &a).await, Renewal::Alive), "signs of life keep it");
     let seen = one.inspect(&a.resource, None, &Patience::none(clock())).await.unwrap();
     assert_eq!((seen.holders[0].id, seen.fence), (a.id, held_a.fence));
@@ -62,24 +63,28 @@ async fn killed_connection_ends_its_own_lock_and_no_other() {
 async fn network_partition_loss_is_reported_before_the_next_grant() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let through = open(&format!("{}?{OPTIONS}", server.url_at(proxy.addr()))).await;
+    let (silence, options) = (Duration::from_secs(6), OPTIONS.replace("silence=10s", "silence=6s"));
+    let through = open(&format!("{}?{options}", server.url_at(proxy.addr()))).await;
     let there = here(&server).await;
     let mut signal = hold(&*through, &claim("job", LONG)).await.lost.unwrap();
     // Signs of life keep it for longer than the server keeps a silent one.
-    tokio::time::sleep(Duration::from_millis(7_500)).await;
+    tokio::time::sleep(silence * 7 / 3).await;
     assert!(signal.cause().is_none());
     proxy.blackhole(Way::Both);
-    let parted = Instant::now();
+    let (parted, lateness) = (Instant::now(), Lateness::watch());
     let waiting = tokio::spawn(async move {
         take(&*there, &claim("job", LONG)).await;
         Instant::now()
     });
-    lost_within(&mut signal, Duration::from_secs(6)).await;
-    let reported = Instant::now();
-    assert!(!waiting.is_finished(), "granted before the loss was reported");
-    let granted = tokio::time::timeout(Duration::from_secs(24), waiting).await.unwrap().unwrap();
+    lost_within(&mut signal, silence * 2).await;
+    let (reported, late) = (Instant::now(), lateness.end().await);
+    let granted = tokio::time::timeout(silence * 10, waiting).await.unwrap().unwrap();
     println!("loss reported after {:?}, granted after {:?}", reported - parted, granted - parted);
-    assert!(reported < granted);
+    // The server waits for twice the silence. A process that does not run meanwhile reports nothing.
+    match late < silence / 2 {
+        true => assert!(reported < granted, "granted before the loss was reported"),
+        false => println!("nothing is known of the order, on a machine that was {late:?} late"),
+    }
 }
 
 #[tokio::test]

@@ -14,11 +14,11 @@ use leasehold_testkit::{Data, MariaDbServer, require};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 
-/// A request may take two thirds of the silence, which a busy machine needs.
-const SESSIONS: &str = "method=get-lock&silence=3s";
-const TRANSACTIONS: &str = "method=for-update&silence=3s&transactions=60";
-/// The time of silence, and some more.
-const SEEN: Duration = Duration::from_secs(5);
+/// A statement may take half of the silence, which a busy machine needs.
+const SESSIONS: &str = "method=get-lock&silence=10s";
+const TRANSACTIONS: &str = "method=for-update&silence=10s&transactions=60";
+/// The time of silence, and some more: less than the server waits for a silent client.
+const SEEN: Duration = Duration::from_secs(16);
 const METHODS: [&str; 2] = [SESSIONS, TRANSACTIONS];
 
 async fn here(server: &MariaDbServer) -> std::sync::Arc<dyn Backend> {
@@ -55,11 +55,11 @@ async fn locks(server: &MariaDbServer) -> String {
 async fn connection_killed_by_the_server_reports_loss_of_its_locks() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     // The server's own idea of a dead connection is none for ours.
-    server.sql("SET GLOBAL wait_timeout = 3").await.unwrap();
+    server.sql("SET GLOBAL wait_timeout = 1").await.unwrap();
     let (one, two) = (here(&server).await, here(&server).await);
     let (a, b) = (claim("a", LONG), claim("b", LONG));
     let (mut held_a, mut held_b) = (hold(&*one, &a).await, hold(&*one, &b).await);
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(matches!(renew(&*one, &a).await, Renewal::Alive), "signs of life keep it");
     let session = server.sql("SELECT session FROM leasehold_held WHERE name = 'a'").await.unwrap();
     server.sql(&format!("KILL {}", session.trim())).await.unwrap();
@@ -107,7 +107,8 @@ async fn server_that_gives_up_silent_clients_early_is_refused() {
         server.sql(&settings).await.unwrap();
     };
     for method in METHODS {
-        let url = format!("{}?{method}", server.url());
+        // The server has to keep a silent client for twice as long.
+        let url = format!("{}?{}", server.url(), method.replace("silence=10s", "silence=3s"));
         settings(1, 1, 4).await;
         let failure = connect(&url).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
@@ -145,7 +146,7 @@ async fn server_that_prepares_no_statement_serves_all_the_same() {
         }
         if let Some(lost) = &mut grant.lost {
             // Several signs of life.
-            let lost = tokio::time::timeout(Duration::from_secs(2), lost.fired()).await;
+            let lost = tokio::time::timeout(Duration::from_secs(5), lost.fired()).await;
             assert!(lost.is_err(), "{method}: {lost:?}");
         }
         assert!(matches!(release(&*backend, &kept).await, Release::Freed), "{method}");
@@ -241,6 +242,8 @@ async fn restart_ends_every_lock_and_fences_rise_even_without_data() {
 async fn server_hang_reports_loss_before_the_lock_is_granted_again() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     for method in METHODS {
+        // It is waited for as a whole.
+        let method = method.replace("silence=10s", "silence=6s");
         let backend = open(&format!("{}?{method}", server.url())).await;
         let mut held = hold(&*backend, &claim("job", LONG)).await;
         server.stop().unwrap();
