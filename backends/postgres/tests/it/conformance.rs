@@ -151,31 +151,31 @@ mod row_through_kept_sessions {
 
 mod advisory {
     use super::*;
-    const OPTIONS: &str = "table=advisory&method=advisory&silence=5s";
+    const OPTIONS: &str = "table=advisory&method=advisory&silence=10s";
     leasehold_conformance::suite!(Through(When::Always, Between::Nothing, OPTIONS));
 }
 
 mod advisory_through_kept_sessions {
     use super::*;
-    const OPTIONS: &str = "table=advisory_kept&method=advisory&silence=5s";
+    const OPTIONS: &str = "table=advisory_kept&method=advisory&silence=10s";
     leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::Sessions, OPTIONS));
 }
 
 mod for_update {
     use super::*;
-    const OPTIONS: &str = "table=locked&method=for-update&silence=5s&transactions=300";
+    const OPTIONS: &str = "table=locked&method=for-update&silence=10s&transactions=300";
     leasehold_conformance::suite!(Through(When::Always, Between::Nothing, OPTIONS));
 }
 
 mod for_update_through_kept_sessions {
     use super::*;
-    const OPTIONS: &str = "table=locked_kept&method=for-update&silence=5s&transactions=300";
+    const OPTIONS: &str = "table=locked_kept&method=for-update&silence=10s&transactions=300";
     leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::Sessions, OPTIONS));
 }
 
 mod for_update_through_shared_sessions {
     use super::*;
-    const OPTIONS: &str = "table=locked_pooled&method=for-update&silence=5s&transactions=300";
+    const OPTIONS: &str = "table=locked_pooled&method=for-update&silence=10s&transactions=300";
     leasehold_conformance::suite!(Through(When::IfAllAreAskedFor, Between::ManyTransactions, OPTIONS));
 }
 
