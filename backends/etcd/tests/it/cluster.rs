@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release, Renewal};
+use leasehold_core::{Backend, Claim, Durability, Effect, FailureKind, Patience, Release, Renewal};
 use leasehold_etcd::{EtcdBackend, EtcdConfig};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
@@ -117,7 +117,20 @@ async fn one_that_is_cut_off_loses_before_the_next_one_holds() {
         proxies.iter().for_each(|proxy| proxy.heal().unwrap());
         tokio::time::sleep(SHORT).await;
         assert!(holder.is_lost(), "a holder that was cut off for longer than its lease still holds");
-        assert!(matches!(release(&cut_off, &held).await, Release::Gone));
+        let released = known_release(&cut_off, &held).await;
+        assert!(matches!(released, Release::Gone), "{released:?}");
+    }
+}
+
+/// Releases until the answer is known: a server on a busy machine may answer later than the URL allows for.
+async fn known_release(backend: &EtcdBackend, claim: &Claim) -> Release {
+    let limit = clock().now().after(LONG);
+    loop {
+        match release(backend, claim).await {
+            Release::Unknown(failure) if failure.is_transient() && clock().now() < limit => {}
+            known => return known,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -92,7 +92,8 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
 /// the server.
 async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?servers=given&timeout=4s", server.url_at(&[proxy.addr(), server.addr(0)]));
+    // A third of it is for the first of them, another for the second.
+    let url = format!("{}/?servers=given&timeout=6s", server.url_at(&[proxy.addr(), server.addr(0)]));
     (proxy, url)
 }
 
@@ -328,7 +329,7 @@ async fn release_compacted_while_the_watch_was_down_is_not_missed() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let first = connect(&server.url()).await;
-    let second = connect(&format!("{}/?timeout=1s", server.url_at(&[proxy.addr()]))).await;
+    let second = connect(&format!("{}/?timeout=4s", server.url_at(&[proxy.addr()]))).await;
     for round in 0..3 {
         let name = format!("compacted/{round}");
         let (held, waits) = (mutex(&name), mutex(&name));
@@ -520,14 +521,15 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     else {
         return;
     };
-    let url = format!("{}/?servers=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
-    let config = leasehold_etcd::EtcdConfig::parse(&url).unwrap();
+    let servers = ours.url_at(&[ours.addr(0), other.addr(0)]);
+    let url = |timeout: &str| format!("{servers}/?servers=given&timeout={timeout}");
+    let config = leasehold_etcd::EtcdConfig::parse(&url("20s")).unwrap();
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
     assert!(failure.detail().contains(&other.addr(0).to_string()), "{failure}");
     // A server that is silent at first is detected when it answers for the other.
     other.stop(0).unwrap();
-    let backend = connect(&url).await;
+    let backend = connect(&url("6s")).await;
     let held = mutex("one");
     let grant = try_take(&backend, &held).await.unwrap();
     other.resume(0).unwrap();
