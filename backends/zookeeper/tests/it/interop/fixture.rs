@@ -10,7 +10,7 @@ use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Error, ZooKeeperEnsemble, require};
 use leasehold_zookeeper::ZooKeeperBackend;
 
-use crate::common::{SESSION, backend, claim, eventually, no_patience, take};
+use crate::common::{backend, claim, eventually, no_patience, take};
 
 /// A library, and how its program in `tests/peers` is started.
 pub(crate) struct Library {
@@ -49,6 +49,9 @@ fn source(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers").join(file)
 }
 
+/// The session of a peer, which a machine that stands still for a moment does not end.
+pub(crate) const PEER_SESSION: Duration = Duration::from_secs(8);
+
 /// A server, a client of ours in the library's dialect, and a way to start the library's program.
 pub(crate) struct Fixture {
     pub(crate) servers: ZooKeeperEnsemble,
@@ -67,7 +70,7 @@ impl Fixture {
 
     pub(crate) async fn peer(&self) -> Shared {
         let mut command = (self.library.start)().unwrap();
-        command.arg(self.servers.addr(0).to_string()).arg(SESSION.as_millis().to_string());
+        command.arg(self.servers.addr(0).to_string()).arg(PEER_SESSION.as_millis().to_string());
         let peer = Shared::over(Peer::start(command).unwrap());
         assert_eq!(peer.answer().await, "ready");
         peer

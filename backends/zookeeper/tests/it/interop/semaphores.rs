@@ -90,7 +90,7 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
 
     // A process of ours: with the other lease, it is what a peer waits for.
     assert_eq!(holder.ask("free permit/2 /job").await, "free");
-    let url = format!("{}?session=4s&dialect={}", fixture.servers.url(), library.dialect);
+    let url = format!("{}?session=8s&dialect={}", fixture.servers.url(), library.dialect);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["interop::semaphores::a_process_of_ours", "--exact", "--nocapture"]).env(HOLDS, url);
     let ours = Shared::over(Peer::start(command).unwrap());
