@@ -114,11 +114,15 @@ fn many_locks_are_listed_page_by_page() {
 #[test]
 fn sentinel_failover_loss_is_reported_to_the_running_command() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let Some(group) = runtime.block_on(RedisSentinel::start_or_skip()) else { return };
+    // The Sentinels elect nobody where the machine stands still for a moment.
+    let builder = RedisSentinel::builder().down_after(std::time::Duration::from_secs(5));
+    let Some(group) = runtime.block_on(builder.start_or_skip()) else { return };
     let sandbox = Sandbox::on(&group.url());
-    let ended = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
-    // Before the first election the epoch of fences is 1.
-    assert!(ended.out.starts_with("e00000000000000000001.0"), "{}", ended.out);
+    let fence = || {
+        let ended = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
+        ended.out.trim().parse::<leasehold::Fence>().unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+    };
+    assert_eq!(fence().epoch, 1, "before the first election");
     // The replicas do not receive the next one.
     for replica in [1, 2] {
         group.stop(replica).unwrap();
@@ -131,6 +135,6 @@ fn sentinel_failover_loss_is_reported_to_the_running_command() {
         group.resume(replica).unwrap();
     }
     holder.end().expect(76).says("job was lost");
-    let ended = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
-    assert!(ended.out.starts_with("e00000000000000000002.0"), "{}", ended.out);
+    // A busy machine may need a second election.
+    assert!(fence().epoch > 1);
 }

@@ -19,7 +19,7 @@ fn etcd_keeps_the_contract() {
     let Some(server) = runtime.block_on(EtcdCluster::start_or_skip()) else { return };
     let kind = Kind {
         url: server.url(),
-        options: ["--ttl", "2s"],
+        options: ["--ttl", "6s"],
         frees_within: Duration::from_secs(25),
         reported_within: Duration::from_secs(25),
         stop: Box::new(|| server.stop(0).unwrap()),
@@ -36,14 +36,14 @@ fn zookeeper_keeps_the_contract() {
     let Some(server) = runtime.block_on(ZooKeeperEnsemble::start_or_skip(1)) else { return };
     let kind = |options| Kind {
         url: format!("{}{options}", server.url()),
-        options: ["--ttl", "2s"],
+        options: ["--ttl", "6s"],
         frees_within: Duration::from_secs(25),
         // Half of the session that it has without the option is 15 s.
         reported_within: Duration::from_secs(12),
         stop: Box::new(|| server.stop(0).unwrap()),
         resume: Box::new(|| server.resume(0).unwrap()),
     };
-    // The ttl decides how long a session lasts: 4 s at least, where it would be 30 s.
+    // The ttl decides how long a session lasts, where it would be 30 s.
     keeps_the_contract(&kind(""), &CASES);
     // The semaphores of other libraries, whose claims move from one node to another. No process is killed
     // here, so a busy machine has time.
@@ -190,8 +190,8 @@ fn it_is_shown_listed_watched_and_broken(_: &Kind<'_>, sandbox: &Sandbox) {
 }
 
 fn a_killed_holder_is_succeeded(kind: &Kind<'_>, sandbox: &Sandbox) {
-    let [ttl, two_seconds] = kind.options;
-    let holder = sandbox.start(&[ttl, two_seconds, "job"], "echo ready; sleep 1000");
+    let [ttl, six_seconds] = kind.options;
+    let holder = sandbox.start(&[ttl, six_seconds, "job"], "echo ready; sleep 1000");
     holder.line_with("ready");
     let waiter = sandbox.start(&["job"], "echo in");
     sandbox.wait_for_line("job", 1, 1);
@@ -203,9 +203,9 @@ fn a_killed_holder_is_succeeded(kind: &Kind<'_>, sandbox: &Sandbox) {
 }
 
 fn a_server_that_hangs_ends_the_command(kind: &Kind<'_>, sandbox: &Sandbox) {
-    let [ttl, two_seconds] = kind.options;
+    let [ttl, six_seconds] = kind.options;
     let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-    let holder = sandbox.start(&[ttl, two_seconds, "job"], script);
+    let holder = sandbox.start(&[ttl, six_seconds, "job"], script);
     holder.line_with("ready");
     (kind.stop)();
     let began = Instant::now();

@@ -1,9 +1,14 @@
 //! Inside a pseudo-terminal: Ctrl-C, job control, the line while it waits, and questions.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 
-use crate::support::Sandbox;
+use rustix::fs::OFlags;
+
 use crate::support::pty::Pty;
+use crate::support::{Sandbox, eventually};
 
 /// Reads a line from the terminal, and prints a word when it is continued: only then has the shell restored
 /// the terminal, and input may be typed.
@@ -177,7 +182,8 @@ fn bg_continues_the_command_without_the_terminal() {
     let mut shell = Pty::shell(&sandbox);
     // It starts no process while it may be stopped: a stop between vfork and exec would leave its shell
     // waiting for ever.
-    shell.enter("mkfifo go; leasehold run job -- sh -c 'echo rea\"\"dy; read -r _ <go; echo do\"\"ne'");
+    let script = "echo rea\"\"dy; until read -r _ <go; do :; done 2>/dev/null; echo do\"\"ne";
+    shell.enter(&format!("mkfifo go; leasehold run job -- sh -c '{script}'"));
     shell.see("ready");
     shell.press("\x1a");
     shell.see("Stopped");
@@ -188,7 +194,12 @@ fn bg_continues_the_command_without_the_terminal() {
     shell.enter("echo he''re");
     shell.see("here");
     shell.prompt();
-    std::fs::write(sandbox.path("go"), "\n").unwrap();
+    // It fails as long as nobody has the fifo open, which a command that is stopped has not.
+    eventually(|| {
+        let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
+        let opened = OpenOptions::new().write(true).custom_flags(nonblocking).open(sandbox.path("go"));
+        opened.and_then(|mut fifo| fifo.write_all(b"\n")).map_err(|error| error.to_string())
+    });
     shell.see("done");
     shell.enter("wait; echo still he''re");
     shell.see("still here");
