@@ -43,23 +43,45 @@ local function read(lock)
   return seen
 end
 
--- How long the last hold of a reader lasts; less than zero where all have ended.
+-- Longer than any lease: the time that is left to a key without an end.
+local FOREVER = 2 ^ 53
+
+-- How long a key lasts; less than zero where it is gone.
+local function lasts(key)
+  local left = redis.call('PTTL', key)
+  return left == -1 and FOREVER or left
+end
+
+-- The time as scripts answer it: -1 where there is no end.
+local function answered(left) return left < FOREVER and left or -1 end
+
+-- How long the last hold of a reader lasts by its own keys; less than zero where all have ended.
 local function reads_for(tag, owner, holds)
   local longest = -2
   for n = 1, holds do
-    longest = math.max(longest, redis.call('PTTL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n))
+    longest = math.max(longest, lasts(tag .. ':' .. owner .. ':rwlock_timeout:' .. n))
   end
   return longest
 end
 
--- Takes out readers that have ended, whom the hash keeps for as long as another reads. Answers how long the last of the
--- others reads.
-local function tidy(lock, claims, tag, seen)
+-- The same, as other clients have to see it. A reader of ours has ended with its keys. A Java reader may have lost them:
+-- while a thread also writes, the watchdog of some versions of Redisson renews the hash alone. For Redisson, such a reader
+-- holds for as long as the hash exists.
+local function counts_for(lock, claims, tag, owner, holds)
+  local left = reads_for(tag, owner, holds)
+  if left > 0 or type(redis.pcall('HGET', claims, owner)) == 'string' then return left end
+  return lasts(lock)
+end
+
+-- Takes out readers of ours that have ended, whom the hash keeps for as long as another reads; `own` is ours also where
+-- its claim is no longer written down. Answers how long the last of the others holds.
+local function tidy(lock, claims, tag, seen, own)
   local longest = -2
   if not seen.mode then return longest end
   for owner, known in pairs(seen.owners) do
     if known.kind == 'r' then
-      local left = reads_for(tag, owner, known.holds)
+      local holds = known.holds
+      local left = owner == own and reads_for(tag, owner, holds) or counts_for(lock, claims, tag, owner, holds)
       if left <= 0 then
         redis.call('HDEL', lock, owner)
         redis.pcall('HDEL', claims, owner)

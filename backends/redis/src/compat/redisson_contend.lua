@@ -30,7 +30,7 @@ local seen, foreign = read(lock)
 if foreign then return foreign end
 local written, other = ask('HGET', claims, owner)
 if other then return not_ours(claims) end
-local reading = tidy(lock, claims, tag, seen)
+local reading = tidy(lock, claims, tag, seen, owner)
 
 if seen.owners[owner] then
   if seen.owners[owner].kind == 'r' then keep(reads, ttl) end
@@ -42,9 +42,9 @@ if seen.owners[owner] then
 end
 
 if seen.count > 0 and not (kind == 'r' and seen.mode == 'read') then
-  local left = redis.call('PTTL', lock)
+  local left = lasts(lock)
   if seen.mode == 'read' then left = math.min(left, reading) end
-  return { 0, seen.count, left }
+  return { 0, seen.count, answered(left) }
 end
 
 -- What may be refused comes first, and keeps nobody out: for want of memory or of rights, or because a key is another

@@ -10,7 +10,7 @@ local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
 
 local seen = read(lock)
 if not seen then return gone(lock) end
-tidy(lock, claims, tag, seen)
+tidy(lock, claims, tag, seen, owner)
 local known = seen.owners[owner]
 if not known then
   for other, found in pairs(seen.owners) do
@@ -23,13 +23,16 @@ local longest = -2
 for other, found in pairs(seen.owners) do
   if other ~= owner then longest = math.max(longest, reads_for(tag, other, found.holds)) end
 end
+-- Readers that have no key any more end with the last one that has, as when one of Redisson's ends. Otherwise a reader
+-- that died would stay for as long as others come and prolong the hash.
+if seen.mode == 'read' and longest <= 0 and reads_for(tag, owner, known.holds) > 0 then seen.count = 1 end
 if seen.count > 1 then redis.call('HDEL', lock, owner, owner .. ':write') else redis.call('DEL', lock) end
 -- It has ended, whether or not this user may do the rest.
 local claim = redis.pcall('HDEL', claims, owner)
 for n = 1, known.holds do redis.pcall('DEL', tag .. ':' .. owner .. ':rwlock_timeout:' .. n) end
 if seen.count > 1 then
   -- Readers remain. The hash lasts as long as the last of them.
-  if longest > 0 then redis.pcall('PEXPIRE', lock, longest) end
+  if longest > 0 and longest < FOREVER then redis.pcall('PEXPIRE', lock, longest) end
   return 1
 end
 -- Unless it is another program's by now.

@@ -121,7 +121,7 @@ async fn a_damaged_count_of_redisson_is_refused() {
     assert!(backend.inspect(&claim.resource, None, &no_patience()).await.is_err());
     assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
     server.command(&["HSET", "job", "one:1", "2"]).await.unwrap();
-    assert!(got(&*backend, &claim).await, "a reader whose holds have ended");
+    assert!(got(&*backend, &claim_of("job", Share::READER, TTL)).await);
 }
 
 #[tokio::test]
@@ -298,6 +298,62 @@ async fn each_owner_of_a_redisson_lock_has_an_id_that_breaks_it() {
         assert!(freed(&*backend, &shown).await, "{owner}");
         assert_eq!(text(&server, &["EXISTS", "orders"]).await, "0", "{owner}");
     }
+}
+
+/// A thread that is the writer and becomes a reader loses the key for the end of its hold in some versions of Redisson:
+/// the watchdog renews the hash alone while it writes. For Redisson it reads for as long as the hash exists.
+#[tokio::test]
+async fn a_java_reader_whose_watchdog_renews_the_hash_alone_keeps_writers_out() {
+    const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:57";
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    server.command(&["HSET", "rw", "mode", "read", JAVA, "1"]).await.unwrap();
+    server.command(&["PEXPIRE", "rw", "60000"]).await.unwrap();
+    for share in [Share::WRITER, Share::MUTEX] {
+        let claim = claim_of("rw", share, TTL);
+        assert!(!got(&*backend, &claim).await, "{share} beside a reader");
+        assert!(!freed(&*backend, &claim).await);
+    }
+    let seen = backend.inspect(&mutex("rw").resource, None, &no_patience()).await.unwrap();
+    let [java] = &seen.holders[..] else { panic!("{seen:?}") };
+    assert!(java.remaining.is_some_and(|left| left > TTL), "{java:?}");
+
+    // Nor is it taken out while another one reads, and dies.
+    let reader = claim_of("rw", Share::READER, TTL);
+    assert!(got(&*backend, &reader).await && renewed(&*backend, &reader).await);
+    assert!(!got(&*backend, &claim_of("rw", Share::WRITER, TTL)).await);
+    let keys = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap().into_texts().unwrap();
+    assert_eq!(server.command(&["DEL", &keys[0]]).await.unwrap(), Reply::Int(1));
+    assert!(!got(&*backend, &claim_of("rw", Share::WRITER, TTL)).await);
+    assert_eq!(text(&server, &["HGET", "rw", JAVA]).await, "1");
+    assert_eq!(text(&server, &["HLEN", "rw"]).await, "2", "only our reader is taken out");
+
+    // Where its watchdog is gone, a writer that waits sees the end of the hash.
+    server.command(&["PEXPIRE", "rw", "500"]).await.unwrap();
+    let writer = claim_of("rw", Share::WRITER, TTL);
+    let taken = any::take(&*backend, &writer, &patience(Duration::from_secs(15))).await;
+    assert!(taken.is_some() && freed(&*backend, &writer).await);
+
+    // The last reader that has a key ends all, as in Redisson; and an operator may break it.
+    server.command(&["HSET", "rw", "mode", "read", JAVA, "1"]).await.unwrap();
+    assert!(got(&*backend, &reader).await && freed(&*backend, &reader).await);
+    assert!(got(&*backend, &writer).await && freed(&*backend, &writer).await);
+    server.command(&["HSET", "rw", "mode", "read", JAVA, "1"]).await.unwrap();
+    assert!(freed(&*backend, &writer.clone().id(java.id)).await);
+    assert!(got(&*backend, &writer).await);
+}
+
+#[tokio::test]
+async fn a_reader_whose_key_never_expires_keeps_writers_out() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
+    let reader = claim_of("rw", Share::READER, TTL);
+    assert!(got(&*backend, &reader).await);
+    let keys = server.command(&["KEYS", "{rw}:*:rwlock_timeout:1"]).await.unwrap().into_texts().unwrap();
+    server.command(&["PERSIST", &keys[0]]).await.unwrap();
+    assert!(!got(&*backend, &claim_of("rw", Share::WRITER, TTL)).await);
+    assert!(renewed(&*backend, &reader).await);
+    let seen = backend.inspect(&reader.resource, None, &no_patience()).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.holders[0].remaining), (1, None), "{seen:?}");
+    assert!(freed(&*backend, &reader).await && got(&*backend, &claim_of("rw", Share::WRITER, TTL)).await);
 }
 
 /// The hash of the readers may outlive them: nothing of it is left to make a reader of the next holder.
