@@ -31,6 +31,12 @@ pub trait Subject: Send + Sync + 'static {
     fn ttl(&self) -> Duration {
         Duration::from_millis(500)
     }
+
+    /// Returns a function that says which names the store can write: all, unless it contends with another library
+    /// that cannot. The laws check that a claim for another name is refused as `Invalid` without effect.
+    fn writes(&self) -> fn(&str) -> bool {
+        |_| true
+    }
 }
 
 /// The command that starts a taker.

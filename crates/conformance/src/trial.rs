@@ -21,6 +21,7 @@ pub(crate) struct Trial {
     prefix: String,
     ttl: Duration,
     taker: Option<TakerCommand>,
+    writes: fn(&str) -> bool,
 }
 
 impl Trial {
@@ -35,7 +36,8 @@ impl Trial {
         let profile =
             clients.first().map(|client| client.backend.profile().clone()).ok_or(NotKept::Absent)?;
         let prefix = format!("law-{}/", random::id()?.to_hex().split_at(12).0);
-        Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl(), taker: subject.taker() })
+        let (ttl, taker, writes) = (subject.ttl(), subject.taker(), subject.writes());
+        Ok(Trial { clock, clients, profile, prefix, ttl, taker, writes })
     }
 
     /// Returns one of the connections; numbers beyond the last begin again.
@@ -49,6 +51,11 @@ impl Trial {
 
     pub(crate) fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Returns `true` if the store can write this name.
+    pub(crate) fn writes(&self, name: &str) -> bool {
+        (self.writes)(name)
     }
 
     /// Returns the beginning of the names of this trial.

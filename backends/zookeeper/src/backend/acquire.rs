@@ -49,6 +49,7 @@ impl Ensemble {
     /// Takes one step towards holding the claim, for as long as patience lasts.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.names.check(claim.share)?;
+        self.names.check_name(&claim.resource)?;
         let mut passing = None;
         for _ in 0..MAX_LOOKS {
             let session = self.session_for(claim).await?;

@@ -40,6 +40,7 @@ impl Ensemble {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
+        self.names.check_name(resource)?;
         let session = self.sessions.present(self.config.timeout).await?;
         if let Some(seen) = seen {
             let look = || async {

@@ -102,8 +102,8 @@ impl Ensemble {
         let whole: Vec<&str> = prefix.split('/').take_while(|part| !part.is_empty()).collect();
         let above = whole.split_last().map(|(_, above)| above.join("/")).unwrap_or_default();
         match Resource::new(&above) {
-            Ok(resource) => self.names.container(&resource),
-            Err(_) => self.names.root().to_owned(),
+            Ok(resource) if self.names.check_name(&resource).is_ok() => self.names.container(&resource),
+            _ => self.names.root().to_owned(),
         }
     }
 

@@ -76,6 +76,8 @@ impl Ensemble {
 
     /// Removes the claim's node, wherever it is. Returns `true` if it existed.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
+        // Nothing is ever held under such a name, and its path may be a node of somebody else.
+        self.names.check_name(&claim.resource)?;
         let known = self.tracked(claim);
         // From here on it counts as abandoned, also where no server can be asked now.
         if let Some(known) = &known {

@@ -2,10 +2,10 @@
 //!
 //! In leasehold's own dialect the root holds one container for each resource. In other libraries' a
 //! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
-//! may be locks.
+//! may be locks. A name that cannot be written so is refused: in another form it would be another lock than
+//! that of the other library.
 
-use leasehold_core::{Failure, LockSupport, Resource, Share};
-use percent_encoding::percent_decode_str;
+use leasehold_core::{Effect, Failure, FailureKind, LockSupport, Resource, Share};
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::protocol::dialect::{Dialect, Mutexes, looks_like_a_claim};
@@ -68,7 +68,7 @@ impl Names {
     pub(crate) fn container(&self, resource: &Resource) -> String {
         match self.dialect {
             Dialect::Native => format!("{}/{}", self.base, resource.escaped(plain, MAX_NAME)),
-            Dialect::Curator | Dialect::Kazoo => format!("{}/{}", self.base, self.path_of(resource)),
+            Dialect::Curator | Dialect::Kazoo => format!("{}/{resource}", self.base),
         }
     }
 
@@ -114,6 +114,17 @@ impl Names {
         self.dialect.check(self.mutexes, share)
     }
 
+    /// Refuses a name that other libraries could not have, or not for a lock.
+    ///
+    /// # Errors
+    /// `Invalid`; nothing was sent.
+    pub(crate) fn check_name(&self, resource: &Resource) -> Result<(), Failure> {
+        let Some(why) = self.unwritable_reason(resource) else { return Ok(()) };
+        let text =
+            format!("{resource:?} cannot be a path as other libraries write it: {why}; choose another name");
+        Err(Failure::new(FailureKind::Invalid, Effect::None, text))
+    }
+
     /// Returns `true` if a child of this name, among such others, is a part of the semaphore of the
     /// node above it.
     pub(crate) fn is_part(&self, child: &str, others: &[String]) -> bool {
@@ -139,12 +150,11 @@ impl Names {
         let below = path.strip_prefix(&self.base)?.strip_prefix('/')?;
         let resource = match self.dialect {
             Dialect::Native => Resource::from_escaped(below)?,
-            Dialect::Curator | Dialect::Kazoo => {
-                Resource::new(&percent_decode_str(below).decode_utf8().ok()?).ok()?
-            }
+            Dialect::Curator | Dialect::Kazoo => Resource::new(below).ok()?,
         };
         // Reading back alone would take other spellings of the same name, too.
-        (self.container(&resource) == path).then_some(resource)
+        let is_ours = self.container(&resource) == path && self.check_name(&resource).is_ok();
+        is_ours.then_some(resource)
     }
 
     /// Reads the queue that these children of a container form.
@@ -193,35 +203,28 @@ impl Names {
         if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// Writes the name as a path, unchanged wherever ZooKeeper allows that. A part that it does not
-    /// allow, or that would mean something else, becomes `%XX`: reading that back gives the name, so no
-    /// two names are one path.
-    fn path_of(&self, resource: &Resource) -> String {
-        let mut path = String::with_capacity(resource.as_str().len());
-        for (at, part) in resource.as_str().split('/').enumerate() {
-            // A slash that would begin, end or double a path is written out.
-            if at > 0 {
-                let whole = !(path.is_empty() || path.ends_with('/') || part.is_empty());
-                path.push_str(if whole { "/" } else { "%2F" });
-            }
-            let first = path.is_empty();
-            let reserved = part == "."
-                || part == ".."
-                || looks_like_a_claim(part)
-                || (self.dialect == Dialect::Kazoo && part.ends_with(KAZOOS_LOCKS))
-                || (first && self.base.is_empty() && part == "zookeeper");
-            for (n, c) in part.chars().enumerate() {
-                if c == '%' || !is_allowed(c) || (reserved && n == 0) {
-                    let mut bytes = [0; 4];
-                    for byte in c.encode_utf8(&mut bytes).bytes() {
-                        path.push_str(&format!("%{byte:02X}"));
-                    }
-                } else {
-                    path.push(c);
-                }
-            }
+    /// Returns why a name cannot be a path of the other libraries. In leasehold's own dialect every name is
+    /// written down.
+    fn unwritable_reason(&self, resource: &Resource) -> Option<&'static str> {
+        if self.dialect == Dialect::Native {
+            return None;
         }
-        path
+        let name = resource.as_str();
+        if !name.chars().all(is_allowed) {
+            return Some("ZooKeeper does not allow one of its characters in a path");
+        }
+        name.split('/').enumerate().find_map(|(at, part)| match part {
+            "" => Some("it has a slash at an end or beside another: the path /jobs/a is the name jobs/a"),
+            "." | ".." => Some("ZooKeeper does not allow . and .. in a path"),
+            "zookeeper" if at == 0 && self.base.is_empty() => {
+                Some("the node /zookeeper belongs to ZooKeeper itself")
+            }
+            _ if looks_like_a_claim(part) => Some("a part of it looks like the node of a claim"),
+            _ if self.dialect == Dialect::Kazoo && part.ends_with(KAZOOS_LOCKS) => {
+                Some("a part of it ends as the node for the queue of a semaphore of kazoo's")
+            }
+            _ => None,
+        })
     }
 }
 
@@ -277,19 +280,32 @@ mod tests {
         for (name, path) in [
             ("jobs/nightly", "/jobs/nightly"),
             ("a b~ü", "/a b~ü"),
-            ("a//b", "/a%2F/b"),
-            ("/a/", "/%2Fa%2F"),
-            ("/", "/%2F"),
-            ("../.", "/%2E./%2E"),
-            ("100%", "/100%25"),
-            ("zookeeper/a", "/%7Aookeeper/a"),
+            ("100%", "/100%"),
+            ("a%2Fb", "/a%2Fb"),
+            ("%zz", "/%zz"),
             ("a/zookeeper", "/a/zookeeper"),
-            ("a/lock-0000000001", "/a/%6Cock-0000000001"),
-            ("🔒", "/%F0%9F%94%92"),
         ] {
             let resource = Resource::new(name).unwrap();
+            names.check_name(&resource).unwrap();
             assert_eq!(names.container(&resource), path);
             assert_eq!(names.resource(path), Some(resource), "{path}");
+        }
+        for (name, why) in [
+            ("/a", "the path /jobs/a is the name jobs/a"),
+            ("a/", "slash"),
+            ("a//b", "slash"),
+            ("/", "slash"),
+            ("a/.", ". and .."),
+            ("../b", ". and .."),
+            ("zookeeper/a", "belongs to ZooKeeper"),
+            ("a/lock-0000000001", "looks like the node of a claim"),
+            ("🔒", "one of its characters"),
+        ] {
+            let resource = Resource::new(name).unwrap();
+            let failure = names.check_name(&resource).unwrap_err();
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None), "{failure}");
+            assert!(failure.detail().contains(why), "{failure}");
+            assert_eq!(names.resource(&format!("/{name}")), None);
         }
         assert_eq!(names.root(), "/");
         assert_eq!(names.resource("/zookeeper"), None);
@@ -305,7 +321,7 @@ mod tests {
         // No name of ours is the lock of another's semaphore.
         let names = Names::new(String::new(), Dialect::Kazoo, false);
         let lock = Resource::new("jobs/a-__lock__").unwrap();
-        assert_eq!(names.container(&lock), "/jobs/%61-__lock__");
+        assert!(names.check_name(&lock).is_err());
         assert_eq!(names.resource("/jobs/a-__lock__"), None);
         let names = Names::new(String::new(), Dialect::Curator, false);
         let children = ["locks", "leases", "x"].map(str::to_owned);
@@ -337,6 +353,10 @@ mod tests {
             let Ok(resource) = Resource::new(&name) else { return Ok(()) };
             for dialect in [Dialect::Native, Dialect::Curator, Dialect::Kazoo] {
                 let names = Names::new(base.clone(), dialect, false);
+                if names.check_name(&resource).is_err() {
+                    prop_assert!(dialect != Dialect::Native);
+                    continue;
+                }
                 let path = names.container(&resource);
                 prop_assert_eq!(names.resource(&path), Some(resource.clone()), "{}", path);
                 let whole = path.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..");

@@ -76,6 +76,13 @@ impl Subject for ZooKeeper {
     fn taker(&self) -> Option<TakerCommand> {
         Some(TakerCommand::test("conformance::taker", self.url()?).unwrap())
     }
+
+    fn writes(&self) -> fn(&str) -> bool {
+        if !self.options.contains("dialect=") {
+            return |_| true;
+        }
+        |name| !name.contains('🔒') && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use leasehold_testkit::ZooKeeperEnsemble;
 async fn mutexes_exclude_each_other(library: &'static Library) {
     let Some(fixture) = Fixture::open(library).await else { return };
     let (peer, other) = (fixture.peer().await, client(&fixture.servers, library).await);
-    for name in ["jobs/nightly", "jobs", "büro 7"] {
+    for name in ["jobs/nightly", "jobs", "büro 7", "jobs/a%2Fb"] {
         let path = format!("/{}", name.replace(' ', "\u{a0}"));
         let name = path.trim_start_matches('/');
         let (first, second) = (claim(name, Share::MUTEX), claim(name, Share::MUTEX));
