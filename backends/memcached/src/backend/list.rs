@@ -31,9 +31,8 @@ impl Found {
         let dumped = try_join_all(servers.nodes.iter().map(|node| keys(servers, node))).await?;
         let mut resources = Vec::new();
         for (node, keys) in servers.nodes.iter().zip(dumped) {
-            let (hashed, plain): (Vec<_>, Vec<_>) =
-                keys.into_iter().partition(|key| Resource::is_hashed(key));
-            resources.extend(plain.iter().filter_map(|key| Resource::from_escaped(key)));
+            let (hashed, plain): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| servers.is_hashed(key));
+            resources.extend(plain.iter().filter_map(|key| servers.resource(key)));
             resources.extend(names(servers, node, &hashed, &name_in).await?);
         }
         resources.retain(|resource| {

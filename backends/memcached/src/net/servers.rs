@@ -12,7 +12,7 @@ use leasehold_backend::connection::NoAnswer;
 use leasehold_core::{Failure, Resource};
 use tokio::sync::OnceCell;
 
-use crate::config::MemcachedConfig;
+use crate::config::{Dialect, MemcachedConfig};
 use crate::net::dialer::Dialer;
 use crate::net::error;
 use crate::net::link::{Link, MAX_REQUEST, Sent};
@@ -29,6 +29,7 @@ pub(crate) struct Servers {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ring: Ring,
     prefix: String,
+    dialect: Dialect,
 }
 
 impl Servers {
@@ -41,7 +42,7 @@ impl Servers {
         };
         let nodes: Vec<Node> = config.hosts.iter().map(node).collect();
         let ring = Ring::new(nodes.iter().map(|node| node.dialer.address()).collect());
-        Servers { nodes, ring, prefix: config.prefix.clone() }
+        Servers { nodes, ring, prefix: config.prefix.clone(), dialect: config.dialect }
     }
 
     /// Connects to all of them. One that answers is enough: what is on the others is unavailable until they
@@ -71,7 +72,20 @@ impl Servers {
     }
 
     /// Returns the key of a resource. Two names never share one, but for a collision of their hashes.
+    ///
+    /// # Errors
+    /// In the plain dialect, for a name that cannot be written as it is: other libraries use no other form.
     pub(crate) fn key(&self, resource: &Resource) -> Result<Key, Failure> {
+        if self.dialect == Dialect::Plain {
+            return self.key_of_escaped(resource.as_str()).ok_or_else(|| {
+                leasehold_backend::url::invalid(format!(
+                    "{resource:?} cannot be written as other libraries write it: with the prefix {:?} a key has at \
+                     most {MAX_KEY} bytes, all of them visible ASCII characters; choose another name, or take \
+                     dialect=native, which excludes leasehold's own clients only",
+                    self.prefix
+                ))
+            });
+        }
         let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), MAX_KEY - self.prefix.len());
         self.key_of_escaped(&escaped)
             .ok_or_else(|| leasehold_backend::url::invalid(format!("{resource:?} has no key in memcached")))
@@ -96,6 +110,19 @@ impl Servers {
     /// Returns what a key of ours says of its resource; `None` where it is not ours.
     pub(crate) fn named_by<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.prefix)
+    }
+
+    /// Returns the resource that such a text names; `None` where it is no name, or only the hash of one.
+    pub(crate) fn resource(&self, text: &str) -> Option<Resource> {
+        match self.dialect {
+            Dialect::Native => Resource::from_escaped(text),
+            Dialect::Plain => Resource::new(text).ok(),
+        }
+    }
+
+    /// Returns `true` if such a text is the hash of a name, which is then in the value.
+    pub(crate) fn is_hashed(&self, text: &str) -> bool {
+        self.dialect == Dialect::Native && Resource::is_hashed(text)
     }
 
     /// Returns the items of these resources, in order, with the connection over which each answer arrived.

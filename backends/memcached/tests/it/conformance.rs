@@ -92,6 +92,13 @@ impl Subject for Shared {
     fn ttl(&self) -> Duration {
         Duration::from_secs(2)
     }
+
+    fn writes(&self) -> fn(&str) -> bool {
+        if self.0.dialect == "native" {
+            return |_| true;
+        }
+        |name| name.len() <= 245 && name.bytes().all(|byte| byte.is_ascii_graphic())
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::*;
-use leasehold_core::{Note, Release, Renewal};
+use leasehold_core::{Effect, FailureKind, Note, Release, Renewal};
 use leasehold_testkit::peers::{Peer, python};
 use leasehold_testkit::{MemcachedServer, require};
 
@@ -53,6 +53,31 @@ async fn tooz_and_we_exclude_each_other() {
     assert!(freed(&*backend, &next).await);
     let seen = backend.inspect(&next.resource, None, &no_patience()).await.unwrap();
     assert!(seen.holders.is_empty(), "{seen:?}");
+}
+
+/// A key is the name byte for byte, as tooz writes it. A name that this cannot be true of is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn name_is_written_as_tooz_writes_it_or_refused() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?dialect=plain&prefix=__TOOZ_LOCK_", server.url())).await;
+    for name in ["a b".to_owned(), "büro".to_owned(), "x".repeat(250)] {
+        let failure = try_take(&*backend, &mutex(&name)).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None), "{failure}");
+        assert!(failure.detail().contains("dialect=native"), "{failure}");
+        assert!(backend.inspect(&mutex(&name).resource, None, &no_patience()).await.is_err());
+    }
+    for name in ["50%", "a%2Fb", "a~b", "~"] {
+        let Some(mut peer) = tooz(&server, name, 30) else { return };
+        assert_eq!(peer.ask("acquire").unwrap(), "held");
+        let ours = mutex(name);
+        assert!(try_take(&*backend, &ours).await.unwrap().is_none(), "{name} is tooz's");
+        let listed = backend.list("", None, 10).await.unwrap();
+        assert_eq!(listed.iter().map(|row| row.resource.as_str()).collect::<Vec<_>>(), [name]);
+        assert_eq!(peer.ask("release").unwrap(), "released");
+        hold(&*backend, &ours).await;
+        assert_eq!(peer.ask("acquire").unwrap(), "busy", "{name} is ours");
+        assert!(freed(&*backend, &ours).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
