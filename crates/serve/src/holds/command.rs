@@ -61,6 +61,13 @@ impl Party {
         }
     }
 
+    /// Sends a stream the event that it waits. A new one has room for it, and one that is full has enough of them.
+    pub(super) fn send_waiting(&self) {
+        if let Outlet::Stream(events) = &self.outlet {
+            drop(events.try_send(EventShape::bare("waiting")));
+        }
+    }
+
     /// Ends it with a problem.
     pub(super) fn refuse(self, problem: Problem) {
         match self.outlet {

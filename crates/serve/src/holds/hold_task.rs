@@ -32,6 +32,8 @@ pub(super) struct HoldTask {
     pub(super) parties: Vec<Party>,
     /// When the wait of an absent client is given up.
     pub(super) absent_until: Option<Moment>,
+    /// When the streams get the next event that they wait.
+    pub(super) next_waiting: Moment,
 }
 
 /// The end of a wait.
@@ -83,6 +85,7 @@ impl HoldTask {
             if self.is_abandoned() || (waits && self.is_too_late()) {
                 return Step::Over;
             }
+            self.send_waiting();
             let pause = pause_until(self.next_in_wait(waits));
             tokio::select! {
                 biased;
@@ -154,7 +157,18 @@ impl HoldTask {
 
     fn next_in_wait(&self, waits: bool) -> Moment {
         let limits = self.parties.iter().filter(|_| waits).map(|party| party.until);
-        limits.chain(self.absent_until).min().unwrap_or(Moment::NEVER)
+        let has_stream = self.parties.iter().any(|party| matches!(party.outlet, Outlet::Stream(_)));
+        let event = has_stream.then_some(self.next_waiting);
+        limits.chain(self.absent_until).chain(event).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// Sends the streams an event from time to time, so that their clients see that they are still connected.
+    fn send_waiting(&mut self) {
+        let now = SystemClock.now();
+        if self.next_waiting <= now {
+            self.parties.iter().for_each(Party::send_waiting);
+            self.next_waiting = now.after(WAITING_PAUSE);
+        }
     }
 
     /// Obeys a command before the grant. Returns `true` if the wait is over.
@@ -184,11 +198,7 @@ impl HoldTask {
             let text = format!("{PARTIES_MAX} requests with this id wait already");
             return party.refuse(Problem::new(Code::TooManyWaiters, text));
         }
-        if let Outlet::Stream(events) = &party.outlet {
-            let event = super::shape::EventShape::bare("waiting");
-            // A new stream has room for its first event.
-            drop(events.try_send(event));
-        }
+        party.send_waiting();
         self.parties.push(party);
     }
 
@@ -209,6 +219,8 @@ pub(super) async fn pause_until(moment: Moment) {
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The longest time for which the place of an absent client in the queue is kept.
 const ABSENT_MAX: Duration = Duration::from_secs(10);
+/// The pause between two events of a stream that waits.
+pub(super) const WAITING_PAUSE: Duration = Duration::from_secs(5);
 /// The time in which the first request of an id has to arrive at its task.
 const FIRST_MAX: Duration = Duration::from_secs(5);
 /// The most requests and streams of one id.

@@ -33,7 +33,7 @@ use crate::config::Limits;
 use crate::problem::{Code, Problem};
 use command::{Ask, Command, Outlet, Party, Ticket};
 use end::End;
-use hold_task::HoldTask;
+use hold_task::{HoldTask, WAITING_PAUSE};
 use table::{Found, Handle, Place, Table};
 
 pub(crate) use request::{LockRequest, duration};
@@ -356,6 +356,7 @@ impl Holds {
                 is_bound_to_process: self.is_bound_to_process(),
                 parties: Vec::new(),
                 absent_until: None,
+                next_waiting: SystemClock.now().after(WAITING_PAUSE),
             };
             tokio::spawn(task.run());
             Handle { request, commands: sender, wake }

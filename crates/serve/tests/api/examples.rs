@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use leasehold::Client;
 use rustix::process::{Pid, Signal, kill_process};
@@ -69,6 +70,30 @@ async fn shell() {
         return leasehold_testkit::require::skip("curl", "it is not installed");
     }
     run("sh", "holder.sh", &["true"], &["sleep", "1000"]).await;
+}
+
+/// A shell waits for its lock for longer than the ten seconds of silence after which curl gives up.
+#[tokio::test(flavor = "multi_thread")]
+async fn shell_waits_for_its_lock() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return leasehold_testkit::require::skip("curl", "it is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let server = ServerProcess::start(&store, folder.path());
+    let client = Client::open(&store).await.unwrap();
+    let held = client.mutex("example").lock().await.unwrap();
+    let mut command = Command::new("sh");
+    command.arg(example("holder.sh")).args(["example", "true"]).current_dir(folder.path());
+    command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
+    command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    held.release().await.unwrap();
+    let lines: Vec<String> =
+        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
+    assert!(child.wait().unwrap().success(), "{lines:?}");
+    assert!(lines[0].starts_with("granted "), "{lines:?}");
 }
 
 /// A holder in a shell whose program writes `ended` as its last act, a second after it was asked to end.

@@ -14,7 +14,9 @@ async fn stream_reports_wait_grant_and_release() {
     let mut stream = served.stream(&two, "60s", json!({ "name": "a" })).await;
     assert_eq!(stream.status, 200);
     assert!(stream.head.contains("application/x-ndjson") && stream.head.contains("x-accel-buffering: no"));
+    // It is repeated, so a client sees that it is still connected.
     stream.until("waiting").await;
+    assert_eq!(stream.event().await.unwrap()["event"], "waiting");
     served.until_waiters("a", 1).await;
     served.release(&one).await.ok();
     let granted = stream.until("granted").await;
