@@ -43,11 +43,20 @@ struct Ring {
 pub(crate) const BUCKETS: usize = 60;
 /// The length of one.
 pub(crate) const STRETCH: Duration = Duration::from_secs(30);
+/// The number for `/metrics` of the losses that the library does not report.
+const LOST: &str = "leasehold_serve_lost_total";
 
 /// Returns the counts of this process, of all clients that report to them.
 pub(crate) fn of_this_process() -> Arc<Lately> {
     static COUNTS: LazyLock<Arc<Lately>> = LazyLock::new(Arc::default);
     COUNTS.clone()
+}
+
+/// Counts a lock that this server ends although its client did not release it. The library was asked to release it, and
+/// reports no loss.
+pub(crate) fn count_loss(cause: &'static str) {
+    metrics::counter!(LOST, "cause" => cause).increment(1);
+    of_this_process().count_loss();
 }
 
 impl Default for Lately {
@@ -82,6 +91,12 @@ impl Lately {
         let bucket = ring.at(self.number(Instant::now()));
         let (most_holding, most_waiting) = bucket.seen.unwrap_or_default();
         bucket.seen = Some((most_holding.max(holding), most_waiting.max(waiting)));
+    }
+
+    /// Counts a loss that the library does not report.
+    fn count_loss(&self) {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.at(self.number(Instant::now())).lost += 1;
     }
 
     fn count(&self, now: Instant, event: &Event<'_>) {
@@ -163,6 +178,13 @@ mod tests {
         assert_eq!(seen.len(), BUCKETS);
         assert_eq!(seen[BUCKETS - 4..], [Some(1), Some(0), Some(2), Some(0)]);
         assert!(seen[..BUCKETS - 4].iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn loss_that_the_library_does_not_report_is_counted() {
+        let lately = Lately::default();
+        lately.count_loss();
+        assert_eq!(lately.recent().iter().flatten().map(|one| one.lost).sum::<u32>(), 1);
     }
 
     #[test]

@@ -68,7 +68,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/serve/src",
         &[
-            "config", "problem", "body", "token", "watchers", "holds", "lately", "state", "probes", "guard",
+            "config", "problem", "body", "token", "watchers", "lately", "holds", "state", "probes", "guard",
             "api", "console", "listen",
         ],
     ),

@@ -18,6 +18,7 @@ use super::request::{HeldLock, OnDisconnect};
 use super::shape::{EventShape, GrantShape};
 use super::stream::Stream;
 use super::validity::{kept_for, millis, valid_for};
+use crate::lately::count_loss;
 use crate::problem::Problem;
 
 /// The state of a lock while it is held.
@@ -74,9 +75,22 @@ impl HoldTask {
         }
     }
 
+    /// Counts a loss for which this server ends the lock. The library sees a release there; it counts the losses that
+    /// it reports.
+    fn count_loss(&self, held: &HeldLock, end: End) {
+        let guard = held.guard();
+        if let End::Lost(cause) = end
+            && !matches!(guard.state(), State::Lost(_))
+        {
+            tracing::warn!(lock = %guard.resource(), tag = guard.tag(), cause, "the lock of a client is lost");
+            count_loss(cause);
+        }
+    }
+
     /// Ends the claim at the store. Meanwhile the id answers that it has ended.
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
+        self.count_loss(&held, end);
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
         let until = SystemClock.now().after(self.kept_after(end));
         let mut releasing = pin!(async move {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::support::{Served, id};
+use crate::support::{Served, id, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_of_locks_and_of_the_server_are_shown() {
@@ -25,6 +25,18 @@ async fn numbers_of_locks_and_of_the_server_are_shown() {
     ] {
         assert!(reply.body.contains(line), "{line}: {}", reply.body);
     }
+}
+
+/// The store sees a release, so the library does not count it; to the client its lock is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_that_is_lost_without_a_heartbeat_is_counted_as_a_loss() {
+    let served = Served::start().await;
+    let one = id();
+    served.put(&one, "0", json!({ "name": "a", "ttl": "700ms" })).await.ok();
+    until("the loss", async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410)
+        .await;
+    let line = "leasehold_serve_lost_total{cause=\"heartbeat-missed\"} ";
+    until("the count", async || served.plain("GET", "/metrics").send().await.body.contains(line)).await;
 }
 
 #[test]
