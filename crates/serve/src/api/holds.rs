@@ -86,8 +86,7 @@ pub(super) async fn release(
     Shared(state): Shared<Arc<State>>,
     HoldId(id): HoldId,
 ) -> Result<Json<EndShape>, Problem> {
-    state.holds.release(&id).await?;
-    Ok(Json(EndShape { id, state: "released" }))
+    state.holds.release(&id).await.map(Json)
 }
 
 fn streamed(form: Form, events: Events) -> Response {

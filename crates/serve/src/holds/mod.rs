@@ -274,18 +274,20 @@ impl Holds {
     }
 
     /// Releases a lock, or ends the wait for one. An id that is not known is taken as one whose request comes
-    /// later: that request is refused.
+    /// later: that request is refused. The answer says so, since an earlier server may have held a lock under it.
     ///
     /// # Errors
     /// `lost` if the lock was lost before, `outcome_unknown` if the store does not answer.
-    pub(crate) async fn release(&self, id: &str) -> Result<(), Problem> {
+    pub(crate) async fn release(&self, id: &str) -> Result<EndShape, Problem> {
+        let ended = |state| EndShape { id: id.to_owned(), state };
         for _ in 0..ATTEMPTS {
             let handle = match self.table.find(id) {
                 Found::Live(handle) => handle,
-                Found::Ended(End::Released) => return Ok(()),
+                Found::Ended(End::Released) => return Ok(ended("released")),
                 Found::Ended(end) => return Err(end.problem()),
+                Found::Overtaken => return Ok(ended("unknown")),
                 Found::Nothing => {
-                    self.table.record(id, End::Released, SystemClock.now());
+                    self.table.record(id, SystemClock.now());
                     continue;
                 }
             };
@@ -293,7 +295,7 @@ impl Holds {
             let pending = Pending { answer, _ticket: Ticket(handle.wake.clone()) };
             let asked = asked(handle, Command::Release(reply), pending);
             match tokio::time::timeout(RELEASE_MAX, asked).await {
-                Ok(Some(answer)) => return answer,
+                Ok(Some(answer)) => return answer.map(|()| ended("released")),
                 Ok(None) => {}
                 Err(_) => {
                     let text = "the store did not confirm the release yet: it is repeated in the background, and the \
@@ -333,6 +335,7 @@ impl Holds {
         match self.table.find(id) {
             Found::Live(handle) => Ok(handle),
             Found::Ended(end) => Err(end.problem()),
+            Found::Overtaken => Err(End::Released.problem()),
             Found::Nothing => {
                 let text = "no lock is held under this id: it was never granted, it ended long ago, or the server was \
                             started again; treat a lock that was held as lost";

@@ -36,6 +36,7 @@ pub(crate) struct GrantShape {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct EndShape {
     pub(crate) id: String,
+    /// `released`, or `unknown` if this server knows of no lock under the id.
     pub(crate) state: &'static str,
 }
 

@@ -24,7 +24,8 @@ pub(super) struct Table(Mutex<Ids>);
 struct Ids {
     live: HashMap<String, Handle>,
     waiting: usize,
-    ended: HashMap<Arc<str>, End>,
+    /// How ids ended; `None` for one that was released before this server knew of it.
+    ended: HashMap<Arc<str>, Option<End>>,
     /// The ids that ended, the first ones in front.
     order: VecDeque<(Moment, Arc<str>)>,
 }
@@ -52,6 +53,8 @@ impl Handle {
 pub(super) enum Found {
     Live(Handle),
     Ended(End),
+    /// It was released before this server knew of it.
+    Overtaken,
     Nothing,
 }
 
@@ -64,7 +67,8 @@ impl Table {
         let ids = self.ids();
         match (ids.live.get(id), ids.ended.get(id)) {
             (Some(handle), _) => Found::Live(handle.clone()),
-            (None, Some(end)) => Found::Ended(*end),
+            (None, Some(Some(end))) => Found::Ended(*end),
+            (None, Some(None)) => Found::Overtaken,
             (None, None) => Found::Nothing,
         }
     }
@@ -94,7 +98,7 @@ impl Table {
             return Err(Problem::new(Code::IdReused, text));
         }
         if let Some(end) = ids.ended.get(id) {
-            return Err(end.problem());
+            return Err(end.unwrap_or(End::Released).problem());
         }
         if is_closing() {
             return Err(Problem::new(Code::Closing, "the server is about to end: try again later"));
@@ -114,9 +118,9 @@ impl Table {
         Ok(handle)
     }
 
-    /// Records how an id without a task has ended: a release that overtakes its request.
-    pub(super) fn record(&self, id: &str, end: End, now: Moment) {
-        self.ids().record(id, end, now);
+    /// Records that an id without a task was released: a release that overtakes its request.
+    pub(super) fn record(&self, id: &str, now: Moment) {
+        self.ids().record(id, None, now);
     }
 
     /// Returns the numbers of ids that hold, and of those that wait.
@@ -127,7 +131,7 @@ impl Table {
 }
 
 impl Ids {
-    fn record(&mut self, id: &str, end: End, now: Moment) {
+    fn record(&mut self, id: &str, end: Option<End>, now: Moment) {
         let id: Arc<str> = id.into();
         if self.ended.insert(id.clone(), end).is_none() {
             self.order.push_back((now, id));
@@ -181,7 +185,7 @@ impl Drop for Place {
         let mut ids = self.table.ids();
         ids.live.remove(&self.id);
         if let Some((end, now)) = self.end {
-            ids.record(&self.id, end, now);
+            ids.record(&self.id, Some(end), now);
         }
     }
 }
@@ -219,9 +223,9 @@ mod tests {
         drop(place);
         assert_eq!(table.counts(), (0, 0));
         assert_eq!(enter(&table, "a", "lock", &limits).unwrap_err(), Code::Lost);
-        table.record("b", End::Released, Moment::START.after(ENDED_FOR));
+        table.record("b", Moment::START.after(ENDED_FOR));
         assert_eq!(enter(&table, "b", "lock", &limits).unwrap_err(), Code::Released);
-        table.record("c", End::Released, Moment::START.after(ENDED_FOR * 2));
+        table.record("c", Moment::START.after(ENDED_FOR * 2));
         assert!(enter(&table, "a", "lock", &limits).is_ok());
     }
 
@@ -248,7 +252,7 @@ mod tests {
         limits.holds = 0;
         assert_eq!(enter(&table, "b", "x", &limits).unwrap_err(), Code::TooManyHolds);
         for number in 0..=ENDED_MAX {
-            table.record(&number.to_string(), End::Released, Moment::START);
+            table.record(&number.to_string(), Moment::START);
         }
         assert_eq!(table.ids().ended.len(), ENDED_MAX);
         assert!(matches!(table.find("0"), Found::Nothing));
@@ -258,8 +262,8 @@ mod tests {
     fn hundred_ends_a_second_stay_known_for_the_whole_time() {
         let table = Table::default();
         for number in 0..60_000 {
-            table.record(&number.to_string(), End::Released, Moment::from_millis(10 * number));
+            table.record(&number.to_string(), Moment::from_millis(10 * number));
         }
-        assert!(matches!(table.find("0"), Found::Ended(End::Released)));
+        assert!(matches!(table.find("0"), Found::Overtaken));
     }
 }

@@ -107,7 +107,7 @@ async fn repeated_request_joins_the_wait() {
 async fn request_that_arrives_after_its_release_takes_nothing() {
     let served = Served::start().await;
     let one = id();
-    assert_eq!(served.release(&one).await.ok()["state"], "released");
+    assert_eq!(served.release(&one).await.ok()["state"], "unknown");
     served.put(&one, "0", json!({ "name": "a" })).await.is_problem(410, "released");
     let two = id();
     served.lock(&two, "a").await;

@@ -17,19 +17,24 @@ async fn lock_outlives_a_killed_server_for_its_lease() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = ServerProcess::start(&redis.url(), folder.path());
     let sent = Instant::now();
-    let grant = server.put(&id(), "0", &json!({ "name": "a", "ttl": "4s" })).await.ok();
+    let one = id();
+    let body = json!({ "name": "a", "ttl": "4s" });
+    let grant = server.put(&one, "0", &body).await.ok();
     let valid = Duration::from_millis(grant["valid_ms"].as_u64().unwrap());
     assert_eq!(grant["basis"], "lease");
     server.signal(Signal::KILL);
     server.wait();
+    // A server that starts again knows nothing of it, and says so. It cannot release it.
+    let again = ServerProcess::start(&redis.url(), folder.path());
+    again.renew(&one).await.is_problem(404, "unknown_hold");
+    for _ in 0..2 {
+        assert_eq!(again.release(&one).await.ok()["state"], "unknown");
+    }
+    again.put(&one, "0", &body).await.is_problem(410, "released");
     let store = Client::open(&redis.url()).await.unwrap();
     let next = store.mutex("a").lock().await.unwrap();
     assert!(sent.elapsed() >= valid, "granted {:?} after the request, valid for {valid:?}", sent.elapsed());
     assert!(next.fence().unwrap().to_string().as_str() > grant["fence"].as_str().unwrap());
-    // A server that starts again knows nothing of it, and says so.
-    let again = ServerProcess::start(&redis.url(), folder.path());
-    let one = id();
-    again.renew(&one).await.is_problem(404, "unknown_hold");
 }
 
 /// An answer that was delayed by a stop of the server promises nothing that the lease does not cover.

@@ -67,6 +67,10 @@ impl ServerProcess {
         self.request("POST", &format!("/v1/holds/{id}/renew")).send().await
     }
 
+    pub(crate) async fn release(&self, id: &str) -> Reply {
+        self.request("DELETE", &format!("/v1/holds/{id}")).send().await
+    }
+
     pub(crate) async fn stream(&self, id: &str, wait: &str, body: &Value) -> Stream {
         let request = self.request("PUT", &format!("/v1/holds/{id}?wait={wait}"));
         request.header("accept", "application/x-ndjson").body(body).open().await
