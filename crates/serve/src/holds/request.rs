@@ -128,6 +128,11 @@ impl LockRequest {
                 "value: give what observers see of the leader with mode \"leader\", and with no other mode";
             return Err(Problem::invalid(text));
         }
+        if self.mode == Mode::Leader && self.lock_delay.is_some_and(|delay| !delay.is_zero()) {
+            let text = "lock_delay: a leader has none, since its election would name it during that time, although it \
+                        is lost; leave lock_delay out, and let what it writes to check the fence";
+            return Err(Problem::invalid(text));
+        }
         if self.note.is_some() && self.mode == Mode::Leader {
             return Err(Problem::invalid("note: the note of a leader is its value; leave the note out"));
         }
@@ -273,6 +278,7 @@ mod tests {
             (r#"{"name":"a","of":3}"#, "permits that exist"),
             (r#"{"name":"a","mode":"leader"}"#, "observers see"),
             (r#"{"name":"a","value":"b"}"#, "observers see"),
+            (r#"{"name":"a","mode":"leader","value":"b","lock_delay":"1s"}"#, "lock_delay"),
         ] {
             let refused = parsed(text).unwrap_err();
             assert!(refused.contains(hint), "{text}: {refused}");
