@@ -49,6 +49,12 @@ pub fn consequences_of_break(profile: &Profile) -> &'static str {
     }
 }
 
+/// Returns the reason of a request to release: this text, or that none was given. A holder may see the request by its
+/// reason alone.
+pub fn reason_of_revoke(text: &str) -> &str {
+    if text.trim().is_empty() { "no reason given" } else { text }
+}
+
 /// The consequences that a person should know before a revocation.
 pub const CONSEQUENCES_OF_REVOKE: &str = "\
 The holders are asked, and nothing is taken from them. A holder that does not

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{StreamExt, unfold};
 use leasehold::{Resource, ResourceSummary, Snapshots};
-use leasehold_monitor::actions::break_claims as break_all;
+use leasehold_monitor::actions::{break_claims as break_all, reason_of_revoke};
 use leasehold_monitor::{BrokenShape, LockShape, RevokedShape};
 use serde::{Deserialize, Serialize};
 
@@ -108,13 +108,13 @@ pub(super) async fn revoke(
 ) -> Result<Response, Problem> {
     allow_actions(&state)?;
     let RevokeBody { reason, tags } = json(body).await?;
-    let name = resource(&name)?;
+    let (name, reason) = (resource(&name)?, reason_of_revoke(&reason));
     let asked = match tags {
-        None => state.client.revoke(&name, &reason).await?,
+        None => state.client.revoke(&name, reason).await?,
         Some(tags) => {
             let mut holders = state.client.inspect(&name).await?.holders;
             holders.retain(|holder| tags.contains(&holder.id.tag()));
-            state.client.revoke_claims(&name, &holders, &reason).await?
+            state.client.revoke_claims(&name, &holders, reason).await?
         }
     };
     Ok(Json(RevokedShape::of(&name, &asked)).into_response())

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use leasehold::{ClaimInfo, Client, Resource, Snapshot};
 use leasehold_monitor::actions::{
-    Broken, CONSEQUENCES_OF_REVOKE, break_claims as end_claims, consequences_of_break,
+    Broken, CONSEQUENCES_OF_REVOKE, break_claims as end_claims, consequences_of_break, reason_of_revoke,
 };
 use leasehold_monitor::text::{unix_ms_now, visible};
 use maud::{Markup, html};
@@ -56,9 +56,11 @@ pub(super) async fn ask_revoke(
                         }
                         div.field {
                             label for="reason" { "The reason, which the holder sees" }
-                            input #reason type="text" name="reason" maxlength="200" required
+                            input #reason type="text" name="reason" maxlength="256" required
                                 value="an operator needs this lock" aria-describedby="reason-hint";
-                            span.hint #reason-hint { "Up to 200 characters" }
+                            span.hint #reason-hint {
+                                "Up to 256 bytes: 256 plain letters, or 64 characters of any kind"
+                            }
                         }
                         div.buttons {
                             button.button.first { "Ask to release" }
@@ -84,6 +86,7 @@ pub(super) async fn revoke(
     }
     let (client, name) = (&console.state.client, &named.name);
     let reason = fields.iter().find(|(key, _)| key == "reason").map_or("", |(_, text)| text.trim());
+    let reason = reason_of_revoke(reason);
     let asked = match still_holding(client, name, &fields).await {
         Ok(shown) => client.revoke_claims(name, &shown, reason).await,
         Err(error) => Err(error),

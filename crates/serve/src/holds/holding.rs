@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::backend::Clock;
 use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
+use leasehold_monitor::actions::reason_of_revoke;
 use tokio::sync::oneshot;
 
 use super::command::{Answer, Ask, Command, Outlet, Party};
@@ -187,7 +188,7 @@ impl<'a> Holding<'a> {
                 }
                 request = &mut revoked, if listening => match request {
                     Ok(request) => {
-                        self.revoked = Some(request.reason);
+                        self.revoked = Some(reason_of_revoke(&request.reason).to_owned());
                         self.tell("revoked");
                     }
                     // The store keeps no such requests, or the lock is lost; either way it is over.
@@ -346,7 +347,7 @@ impl<'a> Holding<'a> {
             fence_grade: self.grade(guard),
             share: guard.share(),
             tag: guard.tag(),
-            revoked: self.revoked.clone().filter(|reason| !reason.is_empty()),
+            revoked: self.revoked.clone(),
             closing: self.is_closing,
         }
     }

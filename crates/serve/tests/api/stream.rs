@@ -135,6 +135,21 @@ async fn request_to_release_with_tags_is_for_those_claims() {
     assert_eq!(stream.until("revoked").await["revoked"], "of this one");
 }
 
+/// A client without a stream sees a request by its reason alone, so each request has one.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_to_release_without_a_reason_is_reported() {
+    let served = Served::with(|config| config.allow_actions = true).await;
+    let one = id();
+    served.put(&one, "0", json!({ "name": "a", "revocable": true })).await.ok();
+    served.store.revoke("a", "").await.unwrap();
+    let is_reported = async || served.renew(&one).await.ok()["revoked"] == "no reason given";
+    crate::support::until("the request", is_reported).await;
+    let native = served.store.mutex("b").revocable().unwrap().lock().await.unwrap();
+    served.request("POST", "/v1/locks/b/revoke").body(&json!({ "reason": "" })).send().await.ok();
+    let asked = tokio::time::timeout(crate::support::LIMIT, native.revoked()).await.expect("a request");
+    assert_eq!(asked.unwrap().reason, "no reason given");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_that_is_not_granted_ends_with_the_problem() {
     let served = Served::start().await;

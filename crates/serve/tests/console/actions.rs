@@ -5,6 +5,8 @@ use leasehold::Guard;
 use crate::browser::Browser;
 use crate::site::Site;
 
+const NO_REASON: &str = "no reason given";
+
 async fn held(site: &Site) -> Guard {
     let client = site.client("host=stuck pid=7").await;
     client.mutex("stuck/lock").lock().await.unwrap()
@@ -66,6 +68,27 @@ async fn holder_that_listens_sees_the_reason_of_a_revocation() {
     browser.type_into("#reason", "<b>maintenance</b>\u{e007}").await;
     browser.until_text("1 holder of stuck/lock asked").await;
     assert_eq!(seen.await.unwrap().unwrap(), "<b>maintenance</b>");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reason_that_fills_the_form_fits_and_an_empty_one_is_replaced() {
+    let site = Site::start_with_actions().await;
+    let headers =
+        format!("origin: {}\r\ncookie: {}\r\naccept: text/html\r\n", site.origin, site.cookie().await);
+    let path = "/lock/revoke?name=stuck%2Flock";
+    let form = format!("{headers}content-type: application/x-www-form-urlencoded\r\n");
+    for (reason, seen) in
+        [("%F0%9F%94%92".repeat(64), "\u{1f512}".repeat(64)), ("+".to_owned(), NO_REASON.to_owned())]
+    {
+        let guard = held(&site).await;
+        let page = site.ask("GET", path, &headers, "").await.body;
+        assert!(page.contains("64 characters of any kind"), "{page}");
+        let body = format!("reason={reason}&claim={}", guard_tag(&page));
+        let answer = site.ask("POST", path, &form, &body).await;
+        assert!(answer.body.contains("1 holder"), "{answer:?}");
+        assert_eq!(guard.revoked().await.unwrap().reason, seen);
+        guard.release().await.unwrap();
+    }
 }
 
 /// The form of the page names the claims that it shows, and a request is for these alone.
