@@ -1,7 +1,7 @@
 //! Actions of an operator on a lock that was seen, and their consequences.
 //!
 //! Ground rules: only the claims that were shown are ended, and no others: a holder that acquired the lock
-//! after the look keeps it.
+//! after the look keeps it. One to whom a claim was handed over meanwhile has that claim.
 
 use leasehold::backend::Liveness;
 use leasehold::{BreakOutcome, ClaimInfo, Client, Error, Profile, Resource};

@@ -48,7 +48,7 @@ pub(super) async fn ask_revoke(
                 div.pad.form {
                     p {
                         (one_line(CONSEQUENCES_OF_REVOKE))
-                        " The request is for the holders above, not for later ones."
+                        " The request is for the holders above, not for later ones. " (HANDED_OVER)
                     }
                     form.form method="post" action=(paths::action(name, "revoke")) {
                         @for holder in &snapshot.holders {
@@ -143,7 +143,8 @@ pub(super) async fn ask_break(
                         ul.form {
                             li {
                                 strong { "The store ends the claims that are chosen above, " }
-                                "and no others: a holder that came after this page was loaded keeps the lock."
+                                "and no others: a holder that came after this page was loaded keeps the lock. "
+                                (HANDED_OVER)
                             }
                             li { strong { "What the holder sees. " } (one_line(consequences)) }
                             li { strong { "Then. " }
@@ -339,6 +340,10 @@ fn nobody(name: &str) -> Markup {
         div.buttons { a.button.first href=(paths::lock(name)) { "Back to the lock" } }
     }
 }
+
+/// The exception to what the pages say of later holders.
+const HANDED_OVER: &str = "A claim that its holder hands over meanwhile, by a transfer or within its own program, \
+                           stays the same claim.";
 
 /// Returns the status of a page about a store that did not do what was asked: the name may be none of a lock.
 fn status_of(error: &leasehold::Error) -> StatusCode {

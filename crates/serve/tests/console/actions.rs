@@ -29,7 +29,7 @@ async fn lock_is_broken_after_a_confirmation() {
     // The page says who holds it, since when, and what the holder will see; nothing has happened yet.
     browser.until_text("What will happen").await;
     let text = browser.text().await;
-    for part in ["host=stuck pid=7", "UTC", "at its next renewal", "nobody waits"] {
+    for part in ["host=stuck pid=7", "UTC", "at its next renewal", "nobody waits", "hands over"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     assert!(guard.check().is_ok());
