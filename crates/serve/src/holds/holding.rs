@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use leasehold::backend::Clock;
 use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
 use leasehold_monitor::actions::reason_of_revoke;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::command::{Answer, Ask, Command, Outlet, Party};
 use super::end::End;
@@ -39,6 +39,8 @@ struct Holding<'a> {
     was_streamed: bool,
     /// `true` if a stream broke that its client has not closed: the client may still rely on the lock.
     was_cut: bool,
+    /// `true` if the end of the last stream ends it.
+    is_left: bool,
     revoked: Option<String>,
     is_closing: bool,
     /// The new value of a leader that the store does not show yet. Other commands wait for its end.
@@ -49,11 +51,13 @@ struct Holding<'a> {
 struct Ending {
     end: End,
     reply: Option<oneshot::Sender<Result<(), Problem>>>,
+    /// `true` if it is the end of the last stream, without a request to release.
+    is_left: bool,
 }
 
 impl Ending {
     fn of(end: End) -> Ending {
-        Ending { end, reply: None }
+        Ending { end, reply: None, is_left: false }
     }
 }
 
@@ -65,11 +69,12 @@ impl HoldTask {
     }
 
     /// Returns the time for which the lock is kept after this end.
-    fn kept_after(&self, end: End) -> Duration {
+    fn kept_after(&self, ending: &Ending) -> Duration {
         // Writes of a client that has died may be under way, as after any loss.
         let delay = self.request.lock_delay.unwrap_or_default();
-        match end {
+        match ending.end {
             End::Lost(HEARTBEAT_MISSED) => delay,
+            End::Released if ending.is_left => delay,
             // No answer calls a lock valid for longer than its ttl.
             End::Lost(FAILED) => self.ttl.saturating_add(delay),
             _ => Duration::ZERO,
@@ -92,11 +97,15 @@ impl HoldTask {
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         self.count_loss(&held, end);
+        let until = SystemClock.now().after(self.kept_after(&ending));
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
-        let until = SystemClock.now().after(self.kept_after(end));
-        let mut releasing = pin!(async move {
+        let is_asked = Notify::new();
+        let mut releasing = pin!(async {
             while SystemClock.now() < until {
-                pause_until(until).await;
+                tokio::select! {
+                    () = pause_until(until) => {}
+                    () = is_asked.notified() => break,
+                }
             }
             held.release().await
         });
@@ -105,7 +114,11 @@ impl HoldTask {
                 biased;
                 outcome = &mut releasing => break outcome,
                 command = self.commands.recv() => match command {
-                    Some(Command::Release(reply)) if end == End::Released => waiting.push(reply),
+                    Some(Command::Release(reply)) if end == End::Released => {
+                        // Its client lives, and says that its work is over.
+                        is_asked.notify_one();
+                        waiting.push(reply);
+                    }
                     Some(command) => command.refuse(end),
                     None => {}
                 },
@@ -149,6 +162,7 @@ impl<'a> Holding<'a> {
             is_wanted: false,
             was_streamed: false,
             was_cut: false,
+            is_left: false,
             revoked: None,
             is_closing: false,
             proclaiming: None,
@@ -215,6 +229,7 @@ impl<'a> Holding<'a> {
             self.was_streamed = false;
             // Its client has closed the last stream, or has died. If the network is cut, it may still rely on the lock.
             if !self.was_cut && self.task.request.on_disconnect == OnDisconnect::Release {
+                self.is_left = true;
                 return Some(End::Released);
             }
             self.deadline = self.deadline.max(now.after(self.task.ttl));
@@ -258,7 +273,7 @@ impl<'a> Holding<'a> {
             let ending = self.tell_end(end);
             return match command {
                 Command::Release(reply) if end == End::Released => {
-                    Some(Ending { reply: Some(reply), ..ending })
+                    Some(Ending { reply: Some(reply), is_left: false, ..ending })
                 }
                 command => {
                     command.refuse(end);
@@ -397,7 +412,7 @@ impl<'a> Holding<'a> {
             };
             stream.send(event, now);
         }
-        Ending::of(end)
+        Ending { is_left: self.is_left, ..Ending::of(end) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Streams: each event, in time, and what happens when one breaks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -58,6 +58,26 @@ async fn stream_that_breaks_releases_at_once_if_that_was_asked() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(served.holders("b").await, 1, "without that it is kept for its ttl");
     served.until_holders("b", 0).await;
+}
+
+/// A client that ends its stream without a release may have died, and its last writes may be under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_breaks_is_a_loss_with_the_delay_of_one() {
+    const DELAY: Duration = Duration::from_secs(2);
+    let served = Served::start().await;
+    let body = |delay: &str| json!({ "name": "a", "lock_delay": delay, "on_disconnect": "release" });
+    let mut stream = served.stream(&id(), "0", body("2s")).await;
+    stream.until("granted").await;
+    let broken = Instant::now();
+    drop(stream);
+    served.store.mutex("a").lock().await.unwrap().release().await.unwrap();
+    assert!(broken.elapsed() >= DELAY, "free after {:?}", broken.elapsed());
+    let one = id();
+    let mut stream = served.stream(&one, "0", body("1h")).await;
+    stream.until("granted").await;
+    served.release(&one).await.ok();
+    stream.until("released").await;
+    served.until_holders("a", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
