@@ -107,11 +107,14 @@ impl Drop for Ticket {
     }
 }
 
-/// Returns what a request gets whose wait is over.
-pub(super) fn busy() -> Problem {
-    Problem::new(
-        Code::Busy,
-        "the lock is held, and nothing of this request is left: send it again; ?wait= says how long it waits, \
-         up to --max-wait of the server",
-    )
+/// Returns what a request gets whose wait is over, while other requests with its id wait or not.
+pub(super) fn busy(others_wait: bool) -> Problem {
+    let text = if others_wait {
+        "the lock is held, and another request with this id still waits for it: send this one again to wait as well, \
+         or DELETE the id to end that wait"
+    } else {
+        "the lock is held, and nothing of this request is left: send it again; ?wait= says how long it waits, up to \
+         --max-wait of the server"
+    };
+    Problem::new(Code::Busy, text)
 }

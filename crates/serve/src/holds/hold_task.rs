@@ -117,7 +117,8 @@ impl HoldTask {
                 let (over, waiting) =
                     std::mem::take(&mut self.parties).into_iter().partition(|one| one.until <= now);
                 self.parties = waiting;
-                Vec::into_iter(over).for_each(|party: Party| party.refuse(busy()));
+                let problem = busy(!self.parties.is_empty());
+                Vec::into_iter(over).for_each(|party: Party| party.refuse(problem.clone()));
                 if self.parties.is_empty() { Step::Over } else { Step::Again }
             }
             Err(error) => {
@@ -151,7 +152,8 @@ impl HoldTask {
         self.parties = waiting;
         let over: Vec<Party> = over;
         let some_ended = !over.is_empty();
-        over.into_iter().for_each(|party| party.refuse(busy()));
+        let problem = busy(!self.parties.is_empty());
+        over.into_iter().for_each(|party| party.refuse(problem.clone()));
         some_ended && self.parties.is_empty()
     }
 

@@ -103,6 +103,24 @@ async fn repeated_request_joins_the_wait() {
     assert_eq!(served.holders("a").await, 1);
 }
 
+/// What is left of a request is the wait of its other repetitions, which may still take the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_whose_wait_is_over_names_the_wait_that_is_left() {
+    let served = Served::start().await;
+    let (one, two) = (id(), id());
+    served.lock(&one, "a").await;
+    let mut waits = served.stream(&two, "60s", json!({ "name": "a" })).await;
+    waits.until("waiting").await;
+    for wait in ["0", "50ms"] {
+        let detail = served.put(&two, wait, json!({ "name": "a" })).await.is_problem(423, "busy");
+        assert!(detail.contains("another request with this id still waits"), "{wait}: {detail}");
+    }
+    served.release(&two).await.ok();
+    waits.until("error").await;
+    let detail = served.put(&id(), "50ms", json!({ "name": "a" })).await.is_problem(423, "busy");
+    assert!(detail.contains("nothing of this request is left"), "{detail}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_arrives_after_its_release_takes_nothing() {
     let served = Served::start().await;
