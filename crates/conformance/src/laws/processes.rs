@@ -154,7 +154,8 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         taker.kill().await?;
         let killed_at = trial.clock.now();
         let claim = waiting.claim.clone();
-        let taken = waiting.granted(trial.ttl() + silence(trial) + HANG, "after the holder was killed").await?;
+        let taken =
+            waiting.granted(trial.ttl() + silence(trial) + HANG, "after the holder was killed").await?;
         if trial.is_session() {
             let ends_at =
                 killed_at.after(trial.lives_without_contact().map_or(Duration::ZERO, |_| silence(trial)));
