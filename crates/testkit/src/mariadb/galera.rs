@@ -67,7 +67,14 @@ impl GaleraCluster {
     /// The server's message.
     pub async fn form_cluster_alone(&self, server: usize) -> Result<(), Error> {
         let server = &self.servers[server];
-        server.ask(&[], "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=yes'").await?;
+        let asked = server.ask(&[], "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=yes'").await;
+        if let Err(error) = asked {
+            // Since MariaDB 11.4 each option of the provider is a variable.
+            if !error.to_string().contains("plugin is loaded") {
+                return Err(error);
+            }
+            server.ask(&[], "SET GLOBAL wsrep_provider_pc_bootstrap = ON").await?;
+        }
         server.ready().await
     }
 }
