@@ -131,7 +131,7 @@ pub(crate) async fn list(
                 found.entry(resource).or_default().push(entry);
             }
             // If keys do not sort as names do, all pages are read, and the lowest names are kept.
-            while found.len() > limit + 1 {
+            while found.len() > limit.saturating_add(1) {
                 found.pop_last();
             }
         }

@@ -199,7 +199,7 @@ pub(crate) async fn listings_come_in_pages(trial: &Trial) -> Checked {
     let mut sorted: Vec<Resource> = held.iter().map(|claim| claim.resource.clone()).collect();
     sorted.sort();
     let page = format!("{}page/", trial.prefix());
-    for limit in [1, 3, 10, 100] {
+    for limit in [1, 3, 10, 100, usize::MAX] {
         let mut found: Vec<Resource> = Vec::new();
         loop {
             let listed = trial.client(limit).backend.list(&page, found.last(), limit).await?;
