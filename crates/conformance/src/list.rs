@@ -192,6 +192,7 @@ macro_rules! __each_law {
                 watcher_of_an_old_version_is_answered_at_once: "a watcher of an older version does not wait",
                 watcher_returns_when_patience_ends: "a watcher is not kept longer",
                 end_of_a_lease_wakes_a_watcher: "Lease: also when the change is that a lease ran out",
+                adoption_wakes_a_watcher: "where it adopts: also when the change is that another client holds on",
                 listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
                 names_never_collide: "names that differ in one byte are two resources",
             }

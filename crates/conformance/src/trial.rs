@@ -167,6 +167,13 @@ impl Trial {
         Ok(())
     }
 
+    pub(crate) fn needs_adoption(&self) -> Checked {
+        match self.client(0).backend.supports_transfer() {
+            true => Ok(()),
+            false => Err(NotKept::OptedOut("no other client can adopt a granted claim".to_owned())),
+        }
+    }
+
     /// Returns the shares with which one holder is alone, as far as the backend admits them. What holds for
     /// a mutex must hold for each of them.
     pub(crate) fn exclusive_shares(&self) -> Checked<Vec<Share>> {

@@ -165,6 +165,7 @@ faults! {
             "view::watcher_of_an_old_version_is_answered_at_once";
         WatchersStay in strong breaks "view::watcher_returns_when_patience_ends";
         WatchersMissTheEnd in strong breaks "view::end_of_a_lease_wakes_a_watcher";
+        AdoptionsAreNoChange in strong breaks "view::adoption_wakes_a_watcher";
         PagesBeginAgain in strong breaks "view::listings_come_in_pages";
         FoldsNames in strong breaks "view::names_never_collide";
         CutsNames in strong breaks "view::names_never_collide";

@@ -1,6 +1,8 @@
 //! Inspects which claims hold a resource and which wait for it, and lists resources that have claims.
 
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -33,7 +35,7 @@ pub(crate) async fn inspect(
         let entries = shared.layout.read_queue(resource, &found.kvs)?;
         let revision = found.header.map_or(0, |header| header.revision);
         let change = shared.watcher.changed(queue.clone(), revision + 1);
-        Ok(((version(&entries), entries, found.kvs), change))
+        Ok(((version(&entries, &found.kvs), entries, found.kvs), change))
     };
     let is_news = |(version, ..): &(SnapshotVersion, _, _)| seen.is_none_or(|seen| seen != version);
     let (version, entries, kvs) = until_changed(patience, is_news, look).await?;
@@ -41,9 +43,20 @@ pub(crate) async fn inspect(
 }
 
 /// Returns the version. Each new claim has a higher revision than all before, and claims then only leave, so
-/// these two numbers identify a state.
-fn version(entries: &[Entry]) -> SnapshotVersion {
-    SnapshotVersion::new(format!("{}-{}", entries.last().map_or(0, |entry| entry.place), entries.len()))
+/// the first two numbers identify the claims. Another client that adopts one changes its value.
+fn version(entries: &[Entry], kvs: &[KeyValue]) -> SnapshotVersion {
+    let values = values_of(kvs);
+    let mut notes = DefaultHasher::new();
+    for entry in entries {
+        values.get(entry.key.as_slice()).hash(&mut notes);
+    }
+    let last = entries.last().map_or(0, |entry| entry.place);
+    SnapshotVersion::new(format!("{last}-{}-{:016x}", entries.len(), notes.finish()))
+}
+
+/// Returns the values by their keys.
+fn values_of(kvs: &[KeyValue]) -> HashMap<&[u8], &[u8]> {
+    kvs.iter().map(|kv| (kv.key.as_slice(), kv.value.as_slice())).collect()
 }
 
 async fn snapshot(
@@ -54,8 +67,7 @@ async fn snapshot(
     kvs: &[KeyValue],
 ) -> Snapshot {
     let ttls = time_to_live(shared, entries).await;
-    let values: HashMap<&[u8], &[u8]> =
-        kvs.iter().map(|kv| (kv.key.as_slice(), kv.value.as_slice())).collect();
+    let values = values_of(kvs);
     let held = holders(entries);
     let info = |(at, entry): (usize, &Entry)| {
         let value = values.get(entry.key.as_slice()).copied().unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
-    needs_adoption(trial)?;
+    trial.needs_adoption()?;
     let shares = [trial.exclusive_shares()?, trial.concurrent_shares()?].concat();
     futures_util::future::try_join_all(shares.into_iter().map(|share| adopted(trial, share))).await?;
     Ok(())
@@ -68,7 +68,7 @@ async fn adopted(trial: &Trial, share: Share) -> Checked {
 /// Beside another claim of the same client, which is kept alive meanwhile: what they may share must not
 /// keep both.
 pub(crate) async fn claim_that_is_not_adopted_ends_with_its_lease(trial: &Trial) -> Checked {
-    needs_adoption(trial)?;
+    trial.needs_adoption()?;
     let (resource, beside) = (trial.resource("forgone")?, trial.resource("beside")?);
     let (claim, other) = (trial.short(&resource, Share::MUTEX)?, trial.short(&beside, Share::MUTEX)?);
     let client = trial.client(0);
@@ -85,11 +85,4 @@ pub(crate) async fn claim_that_is_not_adopted_ends_with_its_lease(trial: &Trial)
     next.granted(Duration::from_millis(1), "a claim behind one that nobody adopts").await?;
     client.end(&other).await?;
     trial.client(1).free(&successor).await
-}
-
-fn needs_adoption(trial: &Trial) -> Checked {
-    match trial.client(0).backend.supports_transfer() {
-        true => Ok(()),
-        false => Err(NotKept::OptedOut("no other client can adopt a granted claim".to_owned())),
-    }
 }

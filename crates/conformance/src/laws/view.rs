@@ -187,6 +187,40 @@ pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     Ok(())
 }
 
+/// The claim, its fence and its share stay: only the client that has it is another one.
+pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
+    trial.needs_adoption()?;
+    let resource = trial.resource("handed-on")?;
+    // The end of the lease is another change, and comes later.
+    let mut claim = trial.claim_for(&resource, Share::MUTEX, WATCH_LIMIT * 5)?;
+    let granted = trial.client(0).hold(&claim).await?;
+    trial.client(0).backend.detach(&claim);
+    let before = trial.client(2).look(&resource).await?.version;
+    let watching = tokio::spawn({
+        let (watcher, watched, seen) = (trial.client(2).clone(), resource.clone(), before.clone());
+        async move { watch(&watcher, &watched, &seen, WATCH_LIMIT * 3).await }
+    });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    claim.note = Note::new("the next client")?;
+    let adopted_at = trial.clock.now();
+    let adopted = trial.client(1).hold(&claim).await?;
+    if trial.clock.now() >= trial.valid_for(claim.ttl, granted.asked_at) {
+        return Err(NotKept::late("the machine was too busy to adopt a claim in time".to_owned()));
+    }
+    let snapshot = watching.await??;
+    let delay = trial.clock.now().since(adopted_at);
+    if trial.clock.now() >= trial.valid_for(claim.ttl, adopted.asked_at) && snapshot.version != before {
+        return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
+    }
+    ensure!(snapshot.version != before, "an adoption kept the version {before:?}");
+    let notes: Vec<_> = snapshot.holders.iter().map(|info| info.note.as_str()).collect();
+    ensure!(notes == ["the next client"], "after an adoption an onlooker sees {notes:?}");
+    if delay > WATCH_LIMIT {
+        return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
+    }
+    trial.client(1).free(&claim).await
+}
+
 pub(crate) async fn listings_come_in_pages(trial: &Trial) -> Checked {
     let mut names = vec!["a", "a/1", "a/2", "ab", "b", "b ", "b/é", "c", "Ω", "z"];
     names.retain(|name| trial.writes(name));

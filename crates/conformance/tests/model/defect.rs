@@ -75,6 +75,7 @@ pub enum Defect {
     WatchersIgnoreThePast,
     WatchersStay,
     WatchersMissTheEnd,
+    AdoptionsAreNoChange,
     PagesBeginAgain,
     FoldsNames,
     CutsNames,

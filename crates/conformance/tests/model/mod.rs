@@ -735,8 +735,12 @@ impl Model {
         };
         let mut holders: Vec<&Entry> = seen.entries.iter().filter(|entry| entry.granted.is_some()).collect();
         holders.sort_by_key(|entry| entry.granted);
-        let ids: Vec<String> =
-            seen.entries.iter().map(|entry| format!("{:?}{:?}", entry.id, entry.granted)).collect();
+        let is_noted = !self.store.is(Defect::AdoptionsAreNoChange);
+        let state = |entry: &Entry| {
+            let note = is_noted.then_some(entry.note.as_str());
+            format!("{:?}{:?}{note:?}", entry.id, entry.granted)
+        };
+        let ids: Vec<String> = seen.entries.iter().map(state).collect();
         Snapshot::new(resource.clone(), SnapshotVersion::new(format!("{:?} {ids:?}", seen.fence)))
             .holders(holders.into_iter().map(standing).collect())
             .waiting(seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect())

@@ -378,7 +378,7 @@ fn released(freed: bool) -> Release {
 fn version(fence: Option<Fence>, entries: &[Entry]) -> SnapshotVersion {
     let mut state = DefaultHasher::new();
     for entry in entries {
-        (entry.id, entry.granted).hash(&mut state);
+        (entry.id, entry.granted, entry.note.as_str()).hash(&mut state);
     }
     SnapshotVersion::new(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
 }

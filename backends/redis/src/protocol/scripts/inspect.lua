@@ -53,9 +53,13 @@ for _, member in ipairs(redis.call('ZRANGE', queue, 0, MAX_QUEUE - 1)) do
   if place_ends[member] then waiting[#waiting + 1] = member end
 end
 
--- Each grant advances the fence; any other change alters the holders or the queue. Renewals keep the version.
+-- Each grant advances the fence; any other change alters the holders, their notes or the queue. Another client that
+-- continues a claim replaces its note. Renewals keep the version.
 local sorted = {}
-for i, member in ipairs(holders) do sorted[i] = member end
+for i, member in ipairs(holders) do
+  local note = string.match(described[3 * i], '^[%d.]+:%d+:%d+:%d+:(.*)$') or ''
+  sorted[i] = member .. ' ' .. #note .. ' ' .. note
+end
 table.sort(sorted)
 local version = redis.sha1hex(string.format('%.0f.%.0f', record.epoch, record.seq) .. '|' .. table.concat(sorted, ' ') .. '|' .. table.concat(waiting, ' '))
 return { now, record.epoch, record.seq, version, described, describe(waiting, place_ends) }

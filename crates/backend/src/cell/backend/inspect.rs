@@ -106,7 +106,7 @@ fn alive(decoded: &DecodedCell) -> Ledger {
 fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
     let mut state = DefaultHasher::new();
     for entry in entries {
-        (entry.id, entry.granted).hash(&mut state);
+        (entry.id, entry.granted, entry.note.as_str()).hash(&mut state);
     }
     SnapshotVersion::new(format!("{last}-{:016x}", state.finish()))
 }
