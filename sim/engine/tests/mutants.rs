@@ -181,6 +181,12 @@ fn a_doubt_at_rest_is_reported() {
 }
 
 #[test]
+fn a_released_lock_is_lost() {
+    let mutant = "a released lock is lost";
+    is_found_by_aim(mutant, "that was released is lost", aims::a_runtime_ends_after_a_release);
+}
+
+#[test]
 fn claims_rest_without_a_queue() {
     let mutant = "claims rest without a queue";
     is_found_by_aim(mutant, "starves", aims::a_waiter_on_a_store_without_a_queue);

@@ -189,9 +189,12 @@ impl Lease {
         self.is_at_rest.store(is_at_rest, Ordering::SeqCst);
     }
 
-    /// Returns `true` if it belongs to no task, so that neither doubt nor a loss concerns any.
-    fn is_at_rest(&self) -> bool {
-        self.is_at_rest.load(Ordering::SeqCst) && !mutant!("a doubt at rest is reported")
+    /// Returns `true` if it belongs to no task, so that neither doubt nor a loss concerns any: it rests, or it is
+    /// being released.
+    fn is_unused(&self) -> bool {
+        let rests = self.is_at_rest.load(Ordering::SeqCst) && !mutant!("a doubt at rest is reported");
+        let is_retired = || self.retired.load(Ordering::SeqCst) && !mutant!("a released lock is lost");
+        rests || is_retired()
     }
 
     /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
@@ -333,7 +336,7 @@ impl Lease {
             recovered
         });
         if let Some(since) = suspect
-            && !self.is_at_rest()
+            && !self.is_unused()
         {
             let resource = &self.claim.resource;
             self.events.emit(|| Event::Recovered { resource, suspect: now.since(since) });
@@ -353,7 +356,7 @@ impl Lease {
             suspected = valid;
             valid
         });
-        if suspected && !self.is_at_rest() {
+        if suspected && !self.is_unused() {
             logged!(debug, resource = %self.claim.resource, "lock suspect");
             self.events.emit(|| Event::BecameSuspect { resource: &self.claim.resource });
         }
@@ -361,31 +364,31 @@ impl Lease {
 
     /// Marks the claim as lost. The first cause stays, and is returned as the state.
     pub(crate) fn lose(&self, cause: LossCause) -> State {
+        let mut is_unused = false;
         let first = self.health.change(|health| {
             let first = !matches!(health.state, State::Lost(_));
             if first {
                 health.state = State::Lost(cause);
+                // Asked before the state can be read: a user that ends later sees the loss, and reports no release.
+                is_unused = self.is_unused();
             }
             first
         });
         let health = self.health.get();
         if first {
-            self.report_loss(cause, health);
+            let resource = &self.claim.resource;
+            match cause {
+                // This is not a loss: the holder asked for it.
+                LossCause::Transferred => logged!(debug, %resource, "lock transferred"),
+                _ if is_unused => logged!(debug, %resource, %cause, "lock lost that belonged to no task"),
+                _ => self.report_loss(cause, health),
+            }
         }
         health.state
     }
 
     fn report_loss(&self, cause: LossCause, health: Health) {
         let resource = &self.claim.resource;
-        if cause == LossCause::Transferred {
-            // This is not a loss: the holder asked for it.
-            logged!(debug, %resource, "lock transferred");
-            return;
-        }
-        if self.is_at_rest() {
-            logged!(debug, %resource, %cause, "lock lost that belonged to no task");
-            return;
-        }
         match cause {
             LossCause::Closed | LossCause::RenewalEnded => logged!(debug, %resource, %cause, "lock lost"),
             _ => logged!(warn, %resource, %cause, "lock lost"),

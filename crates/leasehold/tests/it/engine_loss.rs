@@ -13,7 +13,7 @@ use leasehold::backend::{
 };
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock, TokioClock};
+use leasehold::{BreakOutcome, Client, ErrorKind, Event, EventSubscriber, State, SystemClock, TokioClock};
 
 /// Under these faults of renewals and releases, the lease ends by the holder's clock before its successor is
 /// granted the lock. Returns how long after that end the task that waits for the loss was woken at worst.
@@ -123,6 +123,43 @@ async fn grant_that_expired_before_it_arrived_is_never_used() {
     assert!(locks.mutex("job").ttl(ms(200)).try_lock().await.unwrap().is_none());
     wire.set(Verb::Contend, Mode::Pass);
     common::settles(&locks, "job").await;
+}
+
+/// The losses that were reported.
+#[derive(Debug, Default)]
+struct Losses(Mutex<Vec<LossCause>>);
+
+impl Losses {
+    fn take(&self) -> Vec<LossCause> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl EventSubscriber for Losses {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::Lost { cause, .. } = event {
+            self.0.lock().unwrap().push(*cause);
+        }
+    }
+}
+
+/// The renewal task has the lease, and has not been notified of the release.
+#[test]
+fn lock_released_at_the_end_of_its_runtime_is_not_lost() {
+    let losses = Arc::new(Losses::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let locks = runtime.block_on(async {
+        let (locks, _) = Store::new().observed(losses.clone());
+        let guard = locks.mutex("job").lock().await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        guard.release().await.unwrap();
+        locks
+    });
+    drop(runtime);
+    assert_eq!(losses.take(), []);
+    drop(locks);
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ pub(crate) use rest::{
     an_owner_returns_to_what_is_kept, doubt_at_rest, tries_beside_an_unused_permit,
     tries_while_nobody_uses_it,
 };
-pub(crate) use runtime::a_runtime_ends;
+pub(crate) use runtime::{a_runtime_ends, a_runtime_ends_after_a_release};
 pub(crate) use slow::answers_take_longer_than_leases;
 
 use crate::dice::Dice;

@@ -1,9 +1,11 @@
-//! A program in which the runtime of a client ends while others continue.
+//! Programs in which the runtime of a client ends.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use simulated::ErrorKind;
+use simulated::{Client, ErrorKind, Event, EventSubscriber, Note, TokioClock};
 use tokio::time::{sleep, timeout};
 
 use super::{NEVER, client, paused, store};
@@ -56,5 +58,34 @@ pub(crate) fn a_runtime_ends(seed: u64, mutant: &'static str) -> Verdict {
         }
         None
     });
+    Verdict { failure, ..Verdict::default() }
+}
+
+/// A subscriber that notes a loss.
+#[derive(Debug, Default)]
+struct Losses(AtomicBool);
+
+impl EventSubscriber for Losses {
+    fn on_event(&self, event: &Event<'_>) {
+        self.0.fetch_or(matches!(event, Event::Lost { .. }), Ordering::SeqCst);
+    }
+}
+
+/// Ends a runtime just after a lock was released in it, at any time of its lease.
+pub(crate) fn a_runtime_ends_after_a_release(seed: u64, mutant: &'static str) -> Verdict {
+    simulated::probe::begin(seed, mutant);
+    let (dice, losses) = (Dice::new(seed), Arc::<Losses>::default());
+    let home = paused();
+    let locks = home.block_on(async {
+        let builder = Client::builder().clock(Arc::new(TokioClock::new())).note(Note::default());
+        let locks = builder.subscriber(losses.clone()).over(store()).expect("a client");
+        let guard = locks.mutex("job").ttl(dice.ms(200, 2_000)).lock().await.expect("it is free");
+        sleep(dice.ms(0, 2_000)).await;
+        guard.release().await.expect("it is held");
+        locks
+    });
+    drop(home);
+    drop(locks);
+    let failure = losses.0.load(Ordering::SeqCst).then(|| "a lock that was released is lost".to_owned());
     Verdict { failure, ..Verdict::default() }
 }
