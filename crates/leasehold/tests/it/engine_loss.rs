@@ -116,13 +116,15 @@ async fn the_time_that_an_answer_to_a_renewal_took_is_taken_off() {
 #[tokio::test(start_paused = true)]
 async fn grant_that_expired_before_it_arrived_is_never_used() {
     let store = Store::in_virtual_time();
-    let (locks, wire) = store.client();
+    let losses = Arc::new(Losses::default());
+    let (locks, wire) = store.observed(losses.clone());
     wire.set(Verb::Contend, Mode::LateReply(ms(300)));
     let late = locks.mutex("job").ttl(ms(200)).try_lock_for(ms(1000)).await;
     assert!(late.unwrap().is_none());
     assert!(locks.mutex("job").ttl(ms(200)).try_lock().await.unwrap().is_none());
     wire.set(Verb::Contend, Mode::Pass);
     common::settles(&locks, "job").await;
+    assert_eq!(losses.take(), [], "nobody had it, so nobody lost it");
 }
 
 /// The losses that were reported.

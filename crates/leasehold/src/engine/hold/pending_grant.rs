@@ -11,7 +11,7 @@ use leasehold_core::{Claim, Grant, LossSignal, Resource};
 use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::hold::{Hold, Passed};
-use crate::engine::lease::{Ended, Lease, State, Term};
+use crate::engine::lease::{Ended, Lease, Term};
 use crate::engine::release::reaper::Waits;
 use crate::error::{Error, Result};
 use crate::panics::logged;
@@ -42,7 +42,8 @@ impl PendingGrant {
         let mut held = Lease::new(claim.clone(), &grant, term, clock, events, now);
         held.set_linger(want.linger);
         let held = Arc::new(held);
-        if held.state_at(now) != State::Valid {
+        // Asked without marking a loss: it has had no user.
+        if !held.is_sound(now) {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
         }
