@@ -1,7 +1,8 @@
 //! The task that refreshes the picture: one listing, some looks, and now and then a search for deadlocks.
 //!
 //! Ground rules: the next request begins only after the answer to the one before. The locks in focus are
-//! looked at first, then those that have changed, then those whose look is the oldest.
+//! looked at first, then those that have changed, then those whose look is the oldest. A lock that cannot be read
+//! waits for its next turn as the others do.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold::backend::deadlock::Places;
-use leasehold::{Client, Error, Resource, Result, Snapshot};
+use leasehold::{Client, Error, ErrorKind, Resource, Result, Snapshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cost::{after_failure, least_pause, looks_in, pause_after};
@@ -26,6 +27,8 @@ pub(crate) struct Refresher {
     shared: Arc<Shared>,
     picture: Overview,
     details: HashMap<Resource, LockDetail>,
+    /// The times of the last looks that failed, in milliseconds of the Unix epoch.
+    unread: HashMap<Resource, u64>,
     /// The resources where waits are announced, which are not locks of users.
     places: HashSet<Resource>,
     /// The time of the last search for deadlocks.
@@ -47,8 +50,9 @@ impl Refresher {
         if let Err(unmet) = client.profile().announces_waits() {
             picture.deadlocks = DeadlockReport::Unsupported(unmet.to_string());
         }
-        let (places, details) = (places.into_iter().collect(), HashMap::new());
-        Refresher { client, options, shared, picture, details, places, searched: None }
+        let (details, unread) = (HashMap::new(), HashMap::new());
+        let places = places.into_iter().collect();
+        Refresher { client, options, shared, picture, details, unread, places, searched: None }
     }
 
     /// Refreshes the picture for ever, while it has receivers.
@@ -115,6 +119,7 @@ impl Refresher {
         self.picture.truncated = truncated;
         let names: HashSet<&Resource> = rows.iter().map(|row| &row.name).collect();
         self.details.retain(|name, _| names.contains(name));
+        self.unread.retain(|name, _| names.contains(name));
         let to_look = self.order_of_looks(&rows);
         self.picture.locks = rows;
         self.add_details();
@@ -153,8 +158,9 @@ impl Refresher {
         let rank = |row: &LockRow| {
             let detail = self.details.get(&row.name).cloned();
             let looked = detail.as_ref().map_or(0, |detail| detail.at_unix_ms);
-            let agrees = row.clone().detail(detail).agrees();
-            (!focus.contains(&row.name), agrees, looked)
+            let unread = self.unread.get(&row.name).copied();
+            let is_seen = unread.is_some() || row.clone().detail(detail).agrees();
+            (!focus.contains(&row.name), is_seen, looked.max(unread.unwrap_or(0)))
         };
         let mut ranked: Vec<_> = rows.iter().map(|row| (rank(row), &row.name)).collect();
         ranked.sort();
@@ -162,7 +168,11 @@ impl Refresher {
         ranked.into_iter().take(looks_in(pause)).map(|(_, name)| name.clone()).collect()
     }
 
-    /// Looks at these locks, a few at a time, for as long as the pause that follows.
+    /// Looks at these locks, a few at a time, for as long as the pause that follows. A lock that cannot be read is
+    /// passed over.
+    ///
+    /// # Errors
+    /// That of a store that answers nothing.
     async fn look_at(&mut self, names: Vec<Resource>) -> Result<()> {
         let began = Instant::now();
         let mut seen: HashMap<Resource, Arc<Snapshot>> = HashMap::new();
@@ -173,22 +183,32 @@ impl Refresher {
             }
             let (client, some) = (self.client.clone(), some.to_vec());
             let asked = async move {
-                let looks = some.iter().map(|name| client.inspect(name));
-                join_all(looks).await.into_iter().collect::<Result<Vec<Snapshot>>>()
+                let looks = join_all(some.iter().map(|name| client.inspect(name))).await;
+                Ok(some.into_iter().zip(looks).collect::<Vec<_>>())
             };
-            match self.attend(asked).await {
-                Ok(snapshots) => {
-                    let at_unix_ms = unix_ms_now();
-                    for snapshot in snapshots.into_iter().map(Arc::new) {
-                        let detail = LockDetail::new(snapshot.clone(), at_unix_ms);
-                        self.details.insert(snapshot.resource.clone(), detail);
-                        seen.insert(snapshot.resource.clone(), snapshot);
+            let looks = self.attend(asked).await?;
+            let at_unix_ms = unix_ms_now();
+            let (mut is_answered, mut refused) = (false, None);
+            for (name, look) in looks {
+                match look.map(Arc::new) {
+                    Ok(snapshot) => {
+                        is_answered = true;
+                        self.unread.remove(&name);
+                        self.details.insert(name.clone(), LockDetail::new(snapshot.clone(), at_unix_ms));
+                        seen.insert(name, snapshot);
+                    }
+                    Err(error) => {
+                        is_answered |= error.kind() == ErrorKind::Invalid;
+                        self.unread.insert(name, at_unix_ms);
+                        refused = Some(error);
                     }
                 }
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
+            }
+            // A store that answers none of them is not asked for more. If it has answered before, the next refresh
+            // shows whether that is an outage.
+            if let Some(error) = refused.filter(|_| !is_answered) {
+                failed = Some(error).filter(|_| seen.is_empty());
+                break;
             }
         }
         self.picture.cost.looks = seen.len();

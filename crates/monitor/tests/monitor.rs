@@ -10,6 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::deadlock::{Announced, Places, Tag};
+use leasehold::backend::{
+    Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Release, Renew, Renewal,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Guard, Note, Resource, Share, TokioClock};
@@ -264,6 +268,82 @@ async fn followers_share_one_request_and_a_record_of_holders() {
     let calls = fault.calls(Verb::Inspect);
     sleep(Duration::from_secs(600)).await;
     assert_eq!(fault.calls(Verb::Inspect), calls, "nobody follows");
+}
+
+/// A memory store of which one lock cannot be read.
+#[derive(Debug)]
+struct Unreadable {
+    inner: MemoryBackend,
+    name: &'static str,
+}
+
+#[async_trait::async_trait]
+impl Backend for Unreadable {
+    fn profile(&self) -> &Profile {
+        self.inner.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.inner.contend(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.inner.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.inner.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        if resource.as_str() == self.name {
+            return Err(Failure::new(FailureKind::Foreign, Effect::None, "it is of another program"));
+        }
+        self.inner.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.inner.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_cannot_be_read_hides_no_other() {
+    let inner = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
+    let store = Arc::new(Unreadable { inner, name: "00" });
+    let locks = Client::builder().clock(Arc::new(TokioClock::new())).over(store).unwrap();
+    let mut guards = Vec::new();
+    for number in 0..=20 {
+        guards.push(held(&locks, &format!("{number:02}"), "ann").await);
+    }
+    let (one, other) = (tag_of(&locks, "01").await, tag_of(&locks, "02").await);
+    let waits =
+        (announces(&locks, 1, "02", one, "ann").await, announces(&locks, 2, "01", other, "ben").await);
+    let monitor = Monitor::start(locks.clone(), Options::default());
+    let mut pictures = monitor.overview();
+    let seen = until(&mut pictures, |picture| picture.number >= 2).await;
+    let unread = seen.locks.iter().filter(|row| row.detail.is_none()).map(|row| row.name.as_str());
+    assert_eq!(unread.collect::<Vec<_>>(), ["00"]);
+    assert_eq!(seen.outage, None, "the store answers");
+    assert!(!seen.deadlocks.found().is_empty(), "deadlocks are searched");
+    // What changes is seen, too: the lock that cannot be read is not in front of it.
+    drop(guards.pop());
+    let next = held(&locks, "20", "ben").await;
+    until(&mut pictures, |picture| {
+        picture.locks.iter().any(|row| row.known_holders().iter().any(|info| info.note.as_str() == "ben"))
+    })
+    .await;
+    drop((next, guards, waits));
 }
 
 /// Announces a wait for `name`, of an owner that holds the claim of `tag`.
