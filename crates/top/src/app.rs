@@ -354,11 +354,15 @@ impl App {
         }
         let target = match self.views.last() {
             None => self.list.selected().map(|row| (row.name.clone(), None)),
-            Some(View::Detail(detail)) => {
-                // A revocation is about all holders, and a break about the claim under the cursor.
-                let only = detail.selected().filter(|_| action == Action::Break).map(|info| info.id);
-                Some((detail.name.clone(), only))
-            }
+            // A revocation is about all holders, and a break about the claim under the cursor.
+            Some(View::Detail(detail)) if action == Action::Revoke => Some((detail.name.clone(), None)),
+            Some(View::Detail(detail)) => match detail.selected() {
+                Some(info) => Some((detail.name.clone(), Some(info.id))),
+                None => {
+                    self.say("put the cursor on a claim to break it".to_owned(), true, now);
+                    None
+                }
+            },
             Some(View::Graph(graph)) => graph.selected(self.list.overview()).map(|name| (name, None)),
             Some(View::Help) => None,
         };

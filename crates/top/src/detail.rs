@@ -36,10 +36,16 @@ impl Detail {
         Detail { name, lock: None, known, scroll: Scroll { at: 1, first: 0 }, shown: 0 }
     }
 
-    /// Shows what was seen of the lock. What was seen of another one is ignored.
+    /// Shows what was seen of the lock. What was seen of another one is ignored. The cursor stays on its claim.
     pub(crate) fn show(&mut self, lock: Arc<FollowedLock>) {
-        if lock.name == self.name {
-            self.lock = Some(lock);
+        if lock.name != self.name {
+            return;
+        }
+        let selected = self.selected().map(|info| info.id);
+        self.lock = Some(lock);
+        let is_selected = |line: &Line<'_>| line.claim().is_some_and(|info| Some(info.id) == selected);
+        if let Some(at) = self.lines().iter().position(is_selected) {
+            self.scroll.at = at;
         }
     }
 
@@ -49,10 +55,7 @@ impl Detail {
 
     /// Returns the claim under the cursor, if it holds or waits.
     pub(crate) fn selected(&self) -> Option<ClaimInfo> {
-        match self.lines().get(self.scroll.at)? {
-            Line::Holder(info) | Line::Waiter(_, info) => Some((*info).clone()),
-            _ => None,
-        }
+        self.lines().get(self.scroll.at)?.claim().cloned()
     }
 
     pub(crate) fn go(&mut self, how: Move) {
@@ -139,6 +142,14 @@ impl Detail {
 }
 
 impl Line<'_> {
+    /// Returns the claim, if it holds or waits.
+    fn claim(&self) -> Option<&ClaimInfo> {
+        match self {
+            Line::Holder(info) | Line::Waiter(_, info) => Some(info),
+            Line::Heading(_) | Line::Past(_) | Line::Text(_) => None,
+        }
+    }
+
     fn draw(&self, canvas: &mut Canvas<'_>, line: usize) {
         let (plain, heading, quiet) = (Style::new(), canvas.theme.heading(), canvas.theme.quiet());
         match self {

@@ -390,6 +390,20 @@ async fn one_claim_of_a_semaphore_can_be_broken() {
     let notes: Vec<&str> = dialog.claims.iter().map(|info| info.note.as_str()).collect();
     assert_eq!(notes, ["ben"]);
     assert!(matches!(press(&mut app, KeyCode::Char('n')).as_slice(), []));
+    // The cursor stays on its claim when the one above ends.
+    drop(guards.0);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    app.show_lock(followed.current());
+    let effects = press(&mut app, KeyCode::Char('b'));
+    let ben = dialog.claims[0].id;
+    assert!(matches!(effects.as_slice(), [Effect::Look(target)] if target.only == Some(ben)));
+    // A break on a heading, or on a claim that has ended, ends no holder.
+    for key in [KeyCode::Home, KeyCode::End] {
+        press(&mut app, key);
+        assert!(matches!(press(&mut app, KeyCode::Char('b')).as_slice(), []), "after {key:?}");
+        let screen = text(&mut app);
+        assert!(screen.contains("put the cursor on a claim"), "after {key:?}:\n{screen}");
+    }
     assert!(matches!(press(&mut app, KeyCode::Esc).as_slice(), [Effect::Follow(None)]));
-    drop(guards);
+    drop(guards.1);
 }
