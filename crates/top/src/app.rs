@@ -338,7 +338,15 @@ impl App {
             self.list.filter_by(String::new());
             return Vec::new();
         };
-        if matches!(closed, View::Detail(_)) { vec![Effect::Follow(None)] } else { Vec::new() }
+        if !matches!(closed, View::Detail(_)) {
+            return Vec::new();
+        }
+        // One that is below, perhaps under another view, was not followed meanwhile.
+        let below = self.views.iter().rev().find_map(|view| match view {
+            View::Detail(detail) => Some(detail.name.clone()),
+            View::Graph(_) | View::Help => None,
+        });
+        vec![Effect::Follow(below)]
     }
 
     fn pause(&mut self, now: u64) -> Vec<Effect> {

@@ -407,3 +407,27 @@ async fn one_claim_of_a_semaphore_can_be_broken() {
     assert!(matches!(press(&mut app, KeyCode::Esc).as_slice(), [Effect::Follow(None)]));
     drop(guards.1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn lock_below_a_closed_view_is_followed_again() {
+    let locks = store();
+    let guards = (held(&locks, "a", "ann").await, held(&locks, "b", "ben").await);
+    let waiter = locks.mutex("b");
+    let waiting = tokio::spawn(async move { waiter.lock().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut app = showing(&locks).await;
+    let followed = |effects: Vec<Effect>| match effects.as_slice() {
+        [Effect::Follow(name)] => name.as_ref().map(|name| name.as_str().to_owned()),
+        other => panic!("{other:?}"),
+    };
+    press(&mut app, KeyCode::End);
+    assert_eq!(followed(press(&mut app, KeyCode::Enter)).as_deref(), Some("a"));
+    press(&mut app, KeyCode::Char('w'));
+    press(&mut app, KeyCode::End);
+    assert_eq!(followed(press(&mut app, KeyCode::Enter)).as_deref(), Some("b"));
+    assert_eq!(followed(press(&mut app, KeyCode::Esc)).as_deref(), Some("a"), "it is below the graph");
+    assert!(press(&mut app, KeyCode::Esc).is_empty());
+    assert_eq!(followed(press(&mut app, KeyCode::Esc)), None, "the list follows nothing");
+    waiting.abort();
+    drop(guards);
+}
