@@ -116,7 +116,7 @@ impl Servers {
     pub(crate) fn resource(&self, text: &str) -> Option<Resource> {
         match self.dialect {
             Dialect::Native => Resource::from_escaped(text),
-            Dialect::Plain => Resource::new(text).ok(),
+            Dialect::Plain => Resource::new(text).ok().filter(|resource| self.key(resource).is_ok()),
         }
     }
 
@@ -127,15 +127,15 @@ impl Servers {
 
     /// Returns the items of these resources, in order, with the connection over which each answer arrived.
     pub(crate) async fn look(&self, at: &[&Resource]) -> Vec<Answer> {
-        let mut keys = Vec::with_capacity(at.len());
-        for resource in at {
-            match self.key(resource) {
-                Ok(key) => keys.push(key),
-                Err(failure) => return at.iter().map(|_| Err(failure.clone())).collect(),
-            }
-        }
-        self.scatter(at, |index, _| Some(Command::Look { key: &keys[index] }), Reply::Missing { mark: None })
-            .await
+        let keys: Vec<Result<Key, Failure>> = at.iter().map(|resource| self.key(resource)).collect();
+        let command = |index: usize, _: &Link| Some(Command::Look { key: keys[index].as_ref().ok()? });
+        let answers = self.scatter(at, command, Reply::Missing { mark: None }).await;
+        // A name without a key is a failure of its own claim only.
+        answers
+            .into_iter()
+            .zip(&keys)
+            .map(|(answer, key)| key.as_ref().map_err(Clone::clone).and(answer))
+            .collect()
     }
 
     /// Asks one command about each of these resources, all servers at once. Where there is none to be asked

@@ -65,6 +65,12 @@ async fn name_is_written_as_tooz_writes_it_or_refused() {
         assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None), "{failure}");
         assert!(failure.detail().contains("dialect=native"), "{failure}");
         assert!(backend.inspect(&mutex(&name).resource, None, &no_patience()).await.is_err());
+        // A release of such a claim, which holds nothing, concerns no other in its batch.
+        let good = mutex("good");
+        hold(&*backend, &good).await;
+        assert!(matches!(renewed_at_last(&*backend, &good).await, Renewal::Renewed));
+        let released = backend.release(&[&mutex(&name), &good]).await;
+        assert!(matches!(released.as_slice(), [Release::Unknown(_), Release::Freed]), "{name}: {released:?}");
     }
     for name in ["50%", "a%2Fb", "a~b", "~"] {
         let Some(mut peer) = tooz(&server, name, 30) else { return };
