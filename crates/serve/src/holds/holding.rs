@@ -72,9 +72,11 @@ impl HoldTask {
     fn kept_after(&self, ending: &Ending) -> Duration {
         // Writes of a client that has died may be under way, as after any loss.
         let delay = self.request.lock_delay.unwrap_or_default();
+        // It knows that this server ends, and that end would wait for the delay.
+        let knows_the_end = self.is_bound_to_process && self.closing.borrow().is_some();
         match ending.end {
             End::Lost(HEARTBEAT_MISSED) => delay,
-            End::Released if ending.is_left => delay,
+            End::Released if ending.is_left && !knows_the_end => delay,
             // No answer calls a lock valid for longer than its ttl.
             End::Lost(FAILED) => self.ttl.saturating_add(delay),
             _ => Duration::ZERO,

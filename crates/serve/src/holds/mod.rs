@@ -335,8 +335,7 @@ impl Holds {
         match self.table.find(id) {
             Found::Live(handle) => Ok(handle),
             Found::Ended(end) => Err(end.problem()),
-            Found::Overtaken => Err(End::Released.problem()),
-            Found::Nothing => {
+            Found::Overtaken | Found::Nothing => {
                 let text = "no lock is held under this id: it was never granted, it ended long ago, or the server was \
                             started again; treat a lock that was held as lost";
                 Err(Problem::new(Code::UnknownHold, text))

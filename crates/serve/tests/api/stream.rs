@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{Served, id};
+use crate::support::{Served, id, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_reports_wait_grant_and_release() {
@@ -75,8 +75,12 @@ async fn stream_that_breaks_is_a_loss_with_the_delay_of_one() {
     let one = id();
     let mut stream = served.stream(&one, "0", body("1h")).await;
     stream.until("granted").await;
-    served.release(&one).await.ok();
-    stream.until("released").await;
+    drop(stream);
+    let has_ended = async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410;
+    until("the end of the stream", has_ended).await;
+    assert_eq!(served.holders("a").await, 1, "the delay continues");
+    // The client lives, and says that its work is over.
+    assert_eq!(served.release(&one).await.ok()["state"], "released");
     served.until_holders("a", 0).await;
 }
 
