@@ -59,5 +59,5 @@ elseif kind == 'r' then
 else
   redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1)
 end
-redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ttl))
+if seen.count == 0 then redis.call('PEXPIRE', lock, ttl) else keep(lock, ttl) end
 return { 1, seq }
