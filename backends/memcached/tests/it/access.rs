@@ -20,7 +20,7 @@ async fn a_login_is_needed_where_the_server_asks_for_one() {
     let file = directory.path().join("password");
     std::fs::write(&file, "s3cret\n").unwrap();
     let url = format!("memcached://me@{}?password-file={}", server.addr(), file.display());
-    hold(&*connect(&url).await, &mutex("by file")).await;
+    hold(&*connect(&url).await, &mutex("by-file")).await;
 
     let wrong = open(&format!("memcached://me:wrong@{}", server.addr())).await.unwrap_err();
     assert_eq!(wrong.kind, FailureKind::Denied);

@@ -20,7 +20,7 @@ async fn uncontended_cycle_is_an_add_with_a_read_and_a_removal() {
         let backend = connect(&format!("{}?dialect={dialect}", server.url())).await;
         let before = counts(&server).await;
         for n in 0..50 {
-            let claim = mutex(&format!("job {n}"));
+            let claim = mutex(&format!("job-{n}"));
             hold(&*backend, &claim).await;
             assert!(freed(&*backend, &claim).await);
         }
@@ -36,11 +36,11 @@ async fn renewal_batch_reads_once_and_writes_once_per_claim() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     for dialect in ["native", "plain"] {
         let backend = connect(&format!("{}?dialect={dialect}", server.url())).await;
-        let claims: Vec<_> = (0..700).map(|n| mutex(&format!("job {n}"))).collect();
+        let claims: Vec<_> = (0..700).map(|n| mutex(&format!("job-{n}"))).collect();
         for claim in &claims {
             hold(&*backend, claim).await;
         }
-        let (gone, proof) = (mutex("never held"), Proof::none());
+        let (gone, proof) = (mutex("never-held"), Proof::none());
         let mut batch: Vec<_> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
         batch[333] = Renew { claim: &gone, proof: &proof };
         let before = counts(&server).await;

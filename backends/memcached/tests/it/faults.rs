@@ -127,7 +127,7 @@ async fn a_pause_of_the_server_does_not_end_a_lock_early() {
         let url = format!("{}&timeout=30s", in_dialect(&server.url(), dialect));
         let (backend, other) = (connect(&url).await, connect(&url).await);
         hold(&*backend, &mutex("before")).await;
-        hold(&*other, &mutex("by the other")).await;
+        hold(&*other, &mutex("by-the-other")).await;
         server.stop().unwrap();
         tokio::time::sleep(TTL + VALID / 4).await;
         let asked_at = std::time::Instant::now();
@@ -306,7 +306,7 @@ async fn dead_server_makes_its_locks_unavailable_and_others_continue() {
         let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
         let url = format!("memcached://{}?dialect={dialect}", hosts.join(","));
         let backend = connect(&url).await;
-        let claims: Vec<_> = (0..60).map(|n| mutex(&format!("job {n}"))).collect();
+        let claims: Vec<_> = (0..60).map(|n| mutex(&format!("job-{n}"))).collect();
         for claim in &claims {
             hold(&*backend, claim).await;
         }
@@ -354,7 +354,7 @@ async fn a_hung_server_keeps_no_lease_of_the_others_from_renewal() {
         let backend = connect(&format!("memcached://{}?dialect={dialect}&timeout=5m", hosts.join(","))).await;
         let mut parts: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
         for n in 0..1_000 {
-            let claim = mutex(&format!("job {n}")).ttl(Duration::from_secs(600));
+            let claim = mutex(&format!("job-{n}")).ttl(Duration::from_secs(600));
             hold(&*backend, &claim).await;
             parts.entry(backend.part(&claim)).or_default().push(claim);
         }
@@ -431,7 +431,7 @@ async fn callers_that_leave_a_free_lock_leave_nothing() {
         let locks = leasehold::Client::builder().over(locks).unwrap();
         let others = leasehold::Client::builder().over(others).unwrap();
         for round in 0..rounds {
-            let name = format!("job {}", round % 3);
+            let name = format!("job-{}", round % 3);
             let mutex = locks.mutex(&name).ttl(Duration::from_secs(600));
             let taken = tokio::spawn(async move { mutex.lock().await?.release().await });
             // Anywhere between before the request and after the release.
