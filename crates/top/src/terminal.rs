@@ -21,6 +21,7 @@ use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use rustix::process::{Signal, kill_current_process_group};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
 /// Checks that the view can be shown: that there is a terminal to write to and to read from.
@@ -116,9 +117,10 @@ impl OpenTerminal {
     /// Of the terminal.
     pub(crate) async fn suspend(&mut self) -> io::Result<()> {
         self.leave().await;
+        let mut continued = signal(SignalKind::from_raw(Signal::CONT.as_raw()))?;
         kill_current_process_group(Signal::TSTP)?;
-        // A job that no shell could continue is not stopped.
-        tokio::time::sleep(STOPPING).await;
+        // On a busy machine a process is stopped some time after that. A job that no shell could continue is not.
+        let _ = tokio::time::timeout(STOPPING, continued.recv()).await;
         self.resume()
     }
 
@@ -243,7 +245,6 @@ fn restore_after_panic() {
 
 /// The time that a terminal has to take the last frame.
 const LAST_FRAME: Duration = Duration::from_secs(1);
-/// Longer than the kernel takes to stop a process whose threads all wait for a busy machine. The time of the stop
-/// counts, so nobody waits for it after that.
-const STOPPING: Duration = Duration::from_millis(500);
+/// Longer than the kernel takes to stop a process, even if all its threads wait for a busy machine.
+const STOPPING: Duration = Duration::from_secs(3);
 const KEYS: usize = 64;
