@@ -82,7 +82,7 @@ impl HoldTask {
         let mut acquiring = std::pin::pin!(request.acquire(&client, self.ttl, waits));
         let mut closing = self.closing.clone();
         loop {
-            if self.is_abandoned() || (waits && self.is_too_late()) {
+            if self.is_abandoned() || (waits && self.refuse_late() && self.parties.is_empty()) {
                 return Step::Over;
             }
             self.send_waiting();
@@ -113,12 +113,7 @@ impl HoldTask {
             Ok(Some(held)) => Step::Granted(Box::new(held)),
             // It only looked. Those that came meanwhile and want to wait do so now.
             Ok(None) => {
-                let now = SystemClock.now();
-                let (over, waiting) =
-                    std::mem::take(&mut self.parties).into_iter().partition(|one| one.until <= now);
-                self.parties = waiting;
-                let problem = busy(!self.parties.is_empty());
-                Vec::into_iter(over).for_each(|party: Party| party.refuse(problem.clone()));
+                self.refuse_late();
                 if self.parties.is_empty() { Step::Over } else { Step::Again }
             }
             Err(error) => {
@@ -145,8 +140,8 @@ impl HoldTask {
         until <= now
     }
 
-    /// Answers the requests whose wait is over. Returns `true` if no other waits.
-    fn is_too_late(&mut self) -> bool {
+    /// Refuses the requests whose wait is over. Returns `true` if there were any.
+    fn refuse_late(&mut self) -> bool {
         let now = SystemClock.now();
         let (over, waiting) = std::mem::take(&mut self.parties).into_iter().partition(|one| one.until <= now);
         self.parties = waiting;
@@ -154,7 +149,7 @@ impl HoldTask {
         let some_ended = !over.is_empty();
         let problem = busy(!self.parties.is_empty());
         over.into_iter().for_each(|party| party.refuse(problem.clone()));
-        some_ended && self.parties.is_empty()
+        some_ended
     }
 
     fn next_in_wait(&self, waits: bool) -> Moment {
