@@ -17,6 +17,8 @@ use crate::dialog::Action;
 use crate::screen::draw;
 use crate::theme::Theme;
 
+const COLOURED: Theme = Theme { is_coloured: true };
+
 /// A memory store in virtual time.
 fn store() -> Client {
     let memory = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
@@ -49,8 +51,15 @@ async fn showing(locks: &Client) -> App {
 /// Draws a screen of this size.
 fn drawn(app: &mut App, width: u16, height: u16) -> Buffer {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
-    draw(app, &mut buffer, Theme { is_coloured: true }, unix_ms_now());
+    draw(app, &mut buffer, COLOURED, unix_ms_now());
     app.question_is_shown();
+    buffer
+}
+
+/// Draws a screen of 80 columns and 24 lines as it is at this time.
+fn drawn_at(app: &mut App, theme: Theme, now_ms: u64) -> Buffer {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 24));
+    draw(app, &mut buffer, theme, now_ms);
     buffer
 }
 
@@ -235,8 +244,7 @@ async fn key_before_the_frame_of_a_question_does_not_answer_it() {
             arrive(&mut app, &locks, effects).await;
             if is_drawn {
                 // The frame is made, and the terminal has not taken it.
-                let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 24));
-                draw(&mut app, &mut buffer, Theme { is_coloured: true }, unix_ms_now());
+                drawn_at(&mut app, COLOURED, unix_ms_now());
                 assert!(app.draws_question());
             }
             let effects = press(&mut app, answer);
@@ -340,8 +348,7 @@ async fn pause_keeps_the_picture_and_its_ages() {
     let _other = held(&locks, "b", "ben").await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     app.show(monitor.fresh().await);
-    let mut later = Buffer::empty(Rect::new(0, 0, 80, 24));
-    draw(&mut app, &mut later, Theme { is_coloured: true }, unix_ms_now() + 60_000);
+    let later = drawn_at(&mut app, COLOURED, unix_ms_now() + 60_000);
     assert_eq!(lines(&later).join("\n"), before);
     press(&mut app, KeyCode::Char('p'));
     app.show(monitor.fresh().await);
@@ -353,9 +360,10 @@ async fn nothing_is_said_by_a_colour_alone() {
     let locks = store();
     let _guard = held(&locks, "a", "ann").await;
     let mut app = showing(&locks).await;
-    let coloured = drawn(&mut app, 80, 24);
-    let mut plain = Buffer::empty(Rect::new(0, 0, 80, 24));
-    draw(&mut app, &mut plain, Theme { is_coloured: false }, unix_ms_now());
+    // One time for both: the time that is left differs from one second to the next.
+    let now_ms = unix_ms_now();
+    let coloured = drawn_at(&mut app, COLOURED, now_ms);
+    let plain = drawn_at(&mut app, Theme { is_coloured: false }, now_ms);
     assert_eq!(lines(&plain), lines(&coloured));
     let is_plain = |cell: &ratatui::buffer::Cell| cell.fg == Color::Reset && cell.bg == Color::Reset;
     assert!(plain.content().iter().all(is_plain));
