@@ -178,7 +178,9 @@ impl PostgresServer {
         .chain([OsString::from("-D"), data.into_os_string()])
         .collect();
         self.programs.run("pg_basebackup", args, directory.path()).await?;
-        let settings = self.process_settings();
+        let mut settings = self.process_settings();
+        // What a newer `pg_basebackup` writes for the standby has options that an older server does not know.
+        settings.push(format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres"));
         let (programs, certificates) = (self.programs.clone(), self.certificates.clone());
         builder::launch(programs, directory, &settings, certificates, self.password.clone()).await
     }
