@@ -11,4 +11,5 @@ pub(crate) mod lock_hold;
 pub(crate) mod offspring;
 pub(crate) mod outer_run;
 pub(crate) mod reception;
+pub(crate) mod room;
 pub(crate) mod section;

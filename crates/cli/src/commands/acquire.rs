@@ -22,14 +22,14 @@ use tokio::net::unix::pipe;
 use crate::exit::{Exit, Problem};
 use crate::output::json;
 use crate::output::status::LockState;
-use crate::process::section::ask_to_release;
+use crate::process::section::{self, ask_to_release};
 use crate::request::args::hold::AcquireArgs;
 use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
 use crate::system::descriptors;
 use crate::system::processes::KEEPER_NAME;
-use crate::system::rendezvous::{self, Place};
+use crate::system::rendezvous::Place;
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
 
@@ -130,20 +130,14 @@ async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Proble
         tags: std::mem::take(&mut granted.tags),
         lock: args.name.clone(),
     };
-    let (mut living, mut over) = (Vec::new(), Vec::new());
-    for keeper in Keepers::inherited().all() {
-        match rendezvous::may_listen(&keeper.place).await {
-            true => living.push(keeper.clone()),
-            false => over.extend(keeper.tags.iter().cloned()),
-        }
-    }
+    let (living, over) = section::living().await;
     // A claim that nobody keeps lets nobody in, even while the store still has it.
     for (name, value) in &mut granted.variables {
         if let (OWNER_VARIABLE, Some(tags)) = (name.as_str(), value) {
-            *tags = Tags::without(tags, &over);
+            *tags = Tags::read(tags).without(&over).with(None);
         }
     }
-    let keepers = Keepers::with(living, keeper).to_string();
+    let keepers = Keepers::new(living).and(keeper).to_string();
     let mut out = io::stdout().lock();
     let printed = match args.json {
         true => {

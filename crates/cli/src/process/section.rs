@@ -171,6 +171,18 @@ pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
     }
 }
 
+/// Divides the keepers of this environment: returns those that may live, and the tags that the others kept.
+pub(crate) async fn living() -> (Vec<KeeperAddress>, Vec<String>) {
+    let (mut living, mut over) = (Vec::new(), Vec::new());
+    for keeper in Keepers::inherited().all() {
+        match rendezvous::may_listen(&keeper.place).await {
+            true => living.push(keeper.clone()),
+            false => over.extend(keeper.tags.iter().cloned()),
+        }
+    }
+    (living, over)
+}
+
 /// The lock of a section, or of an outer `run`, around this process.
 #[derive(Debug)]
 pub(crate) struct Followed {

@@ -52,9 +52,15 @@ impl Keepers {
         &self.0
     }
 
+    /// Collects them.
+    pub(crate) fn new(keepers: Vec<KeeperAddress>) -> Keepers {
+        Keepers(keepers)
+    }
+
     /// Returns these keepers and one more.
-    pub(crate) fn with(living: Vec<KeeperAddress>, keeper: KeeperAddress) -> Keepers {
-        Keepers(living.into_iter().chain([keeper]).collect())
+    pub(crate) fn and(mut self, keeper: KeeperAddress) -> Keepers {
+        self.0.push(keeper);
+        self
     }
 
     /// Finds the one that keeps the claim with this tag.
@@ -140,7 +146,7 @@ mod tests {
         assert_eq!(all.meant(None, &[9, 8]).unwrap(), [&newer], "the only one of the inner script");
         assert_eq!(all.meant(None, &[6]).unwrap(), [&one], "a subshell that has outlived its script");
         assert_eq!(all.meant(None, &[7]).unwrap(), [&other, &one]);
-        let only = Keepers::with(Vec::new(), one.clone());
+        let only = Keepers::new(vec![one.clone()]);
         // A trap of an inner script must not end the section of the outer one.
         let error = only.meant(None, &[9]).unwrap_err();
         assert!(error.to_string().contains("name the one to release"), "{error}");

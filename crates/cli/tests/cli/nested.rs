@@ -69,6 +69,20 @@ fn nested_larger_share_is_refused_instead_of_a_self_deadlock() {
 }
 
 #[test]
+fn nested_run_of_each_of_many_names_is_let_in() {
+    let sandbox = Sandbox::new();
+    let names = Vec::from_iter((0..71).map(|number| format!("n{number:02}")));
+    let args = Vec::from_iter(names.iter().flat_map(|name| ["--also", name]));
+    let script = "for name in n00 n01 n70; do leasehold run --no-wait $name -- echo in $name; done";
+    assert_eq!(
+        sandbox.run(&[&args[..], &["n00"]].concat(), script).expect(0).out,
+        "in n00\nin n01\nin n70\n"
+    );
+    let shared = [&args[..], &["--shared", "n00"]].concat();
+    assert_eq!(sandbox.run(&shared, "leasehold run n01 -- true; echo $?").expect(0).out, "78\n");
+}
+
+#[test]
 fn nested_environment_is_trusted_only_if_the_store_confirms_it() {
     let sandbox = Sandbox::new().with("LEASEHOLD_OWNER", &format!("nonsense,{}", "a".repeat(32)));
     let holder = sandbox.hold(&["job"]);

@@ -56,6 +56,20 @@ fn nested_run_may_ignore_the_loss_or_be_killed_at_once() {
 }
 
 #[test]
+fn nested_run_of_each_of_many_names_is_let_into_the_section() {
+    let sandbox = Sandbox::new();
+    let all: String = (0..71).map(|number| format!(" --also n{number:02}")).collect();
+    let running = script(
+        &sandbox,
+        &format!(
+            "lock=$(leasehold acquire{all} n00) || exit; eval \"$lock\"; \
+             for name in n00 n01 n70; do leasehold run --no-wait $name -- echo in $name; done"
+        ),
+    );
+    assert_eq!(running.end().expect(0).out, "in n00\nin n01\nin n70\n");
+}
+
+#[test]
 fn inner_section_and_its_nested_run_follow_the_outer_one() {
     let sandbox = Sandbox::new();
     let inner = format!(

@@ -111,3 +111,24 @@ fn nested_run_takes_only_what_is_not_held_outside() {
         "a  1 held\nb  1 held\n"
     );
 }
+
+#[test]
+fn names_without_room_in_the_environment_are_refused_at_once() {
+    let sandbox = Sandbox::new();
+    let names = Vec::from_iter((0..300).map(|number| format!("{number:0>480}")));
+    let _holder = sandbox.hold(&[&names[0]]);
+    let all = Vec::from_iter(names.iter().flat_map(|name| ["--also", name]));
+    let args = [&all[..], &["--no-wait", &names[0]]].concat();
+    sandbox.run(&args, "true").expect(64).says("LEASEHOLD_FENCES").says("--also");
+    sandbox.end(&[&["acquire"], &args[..]].concat()).expect(64).says("LEASEHOLD_FENCES");
+    // As many tags as fit, but for two.
+    let (tag, owner) = ("a".repeat(32), vec!["a".repeat(32); 3970].join(","));
+    let sandbox = Sandbox::new().with("LEASEHOLD_OWNER", &owner);
+    let three = ["--also", "b", "--also", "c", "a"];
+    sandbox.run(&three[2..], "true").expect(64).says("LEASEHOLD_OWNER");
+    sandbox.run(&["a"], "true").expect(0);
+    // Those of a section that is over are left out.
+    let keeper = format!("{}-0-0:{tag}=x", "b".repeat(32));
+    let sandbox = sandbox.with("LEASEHOLD_KEEPER", &keeper);
+    assert_eq!(sandbox.run(&three, "echo ${#LEASEHOLD_OWNER}").expect(0).out, "98\n");
+}
