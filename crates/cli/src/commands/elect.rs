@@ -26,7 +26,7 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     let request = Request::of_candidate(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
     let stderr = Stderr::start().map_err(cannot_start)?;
-    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let mut signals = Signals::listen_for_candidate().map_err(cannot_start)?;
     let status = Status::start(&request.name, sinks(&request.report)?)?;
     let (exit, by) = terms(&request, &mut signals, &stderr, &status).await;
     status.report(&Event::Exit { code: exit.code(), by });

@@ -34,6 +34,8 @@ pub(crate) struct Signals {
     streams: Vec<(SignalEvent, tokio::signal::unix::Signal)>,
     /// The last signal that asks a program to end, and its time.
     ending: Option<(Signal, Moment)>,
+    /// `true` if signals that do not ask a program to end mean nothing to this process itself.
+    ends_if_asked: bool,
 }
 
 impl Signals {
@@ -55,7 +57,16 @@ impl Signals {
             };
             streams.push((event, signal(SignalKind::from_raw(kind.as_raw()))?));
         }
-        Ok(Signals { streams, ending: None })
+        Ok(Signals { streams, ending: None, ends_if_asked: false })
+    }
+
+    /// Listens as [`Signals::listen`] does, in a process that only signals end that ask a program to end. The others
+    /// are meant for a command, and mean nothing while none runs.
+    ///
+    /// # Errors
+    /// Of the operating system.
+    pub(crate) fn listen_for_candidate() -> io::Result<Signals> {
+        Ok(Signals { ends_if_asked: true, ..Signals::listen()? })
     }
 
     /// Waits for the next of any kind.
@@ -71,14 +82,14 @@ impl Signals {
         }
     }
 
-    /// Waits as [`Signals::sent`] does, in a process that has no children of its own at this time: those that end are
-    /// orphans, and are reaped.
+    /// Waits for one that ends this process, which has no children of its own at this time: those that end are orphans,
+    /// and are reaped.
     pub(crate) async fn sent_to_childless(&mut self) -> Signal {
         loop {
             match self.first(|event| event != SignalEvent::Continued).await {
-                SignalEvent::Sent(signal) => return signal,
+                SignalEvent::Sent(signal) if !self.ends_if_asked || asks_to_end(signal) => return signal,
                 SignalEvent::Child => orphans::reap(&[]),
-                SignalEvent::Continued => {}
+                SignalEvent::Sent(_) | SignalEvent::Continued => {}
             }
         }
     }

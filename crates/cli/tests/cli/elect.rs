@@ -99,6 +99,25 @@ fn a_hook_that_fails_ends_the_candidacy_with_its_code() {
 }
 
 #[test]
+fn other_signals_mean_nothing_while_no_command_runs() {
+    let sandbox = Sandbox::new();
+    let leader = elect(&sandbox, &["boss", "--on-elected", "trap '' USR1 USR2; echo leads"]);
+    leader.line_with("leads");
+    let candidate = elect(&sandbox, &["boss", "--", "sh", "-c", "echo follows; exit 3"]);
+    sandbox.wait_for_line("boss", 1, 1);
+    for signal in [Signal::USR1, Signal::USR2] {
+        leader.signal(signal);
+        candidate.signal(signal);
+    }
+    // A signal that ended one of them would have arrived by now.
+    sandbox.wait_for_line("boss", 1, 1);
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.end().code(), 143);
+    candidate.line_with("follows");
+    assert_eq!(candidate.end().code(), 3);
+}
+
+#[test]
 fn contradictory_options_are_refused() {
     let sandbox = Sandbox::new();
     sandbox.end(&["elect", "boss"]).expect(64);
