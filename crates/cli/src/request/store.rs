@@ -48,7 +48,10 @@ impl StoreUrl {
         let mut store = StoreUrl::choose(on, inherited.as_deref())?;
         if config::is_name(&store.url) {
             let named = config::find(&store.url)?;
-            store = StoreUrl { config: Some(named.file), ..StoreUrl::of(named.url, store.origin)? };
+            // A process may be started anywhere, and all of them mean the same file.
+            let folder = named.file.parent().filter(|folder| *folder != Path::new(""));
+            let url = from_the_root(named.url, folder);
+            store = StoreUrl { config: Some(named.file), ..StoreUrl::of(url, store.origin)? };
         }
         Ok(StoreUrl { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
     }
@@ -276,8 +279,8 @@ fn without_password(url: &str) -> Option<String> {
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
-/// Returns the URL with the working directory in front of the path of a database file, where that is
-/// relative: the command may change its directory, and a `leasehold run` in it means the same file.
+/// Returns the URL with this folder in front of the path of a database file, where that is relative: the command may
+/// change its directory, and a `leasehold run` in it means the same file.
 fn from_the_root(url: String, folder: Option<&Path>) -> String {
     match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
         (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {

@@ -81,6 +81,20 @@ fn mistakes_are_named_with_what_to_do() {
 }
 
 #[test]
+fn relative_path_of_a_database_starts_at_the_folder_of_the_file() {
+    let sandbox = Sandbox::new();
+    write(&sandbox, USERS, "[stores.prod]\nurl = \"sqlite:locks.db?timeout=5s\"\n");
+    let script =
+        "mkdir other; cd other; LEASEHOLD_OWNER= leasehold run --no-wait --store prod job -- true; echo $?";
+    assert_eq!(sandbox.run(&["--store", "prod", "job"], script).expect(0).out, "75\n");
+    assert!(sandbox.path(".config/leasehold/locks.db").exists());
+    // So it does if the file is named by a relative path.
+    let script = "cd .config && LEASEHOLD_CONFIG=leasehold/config.toml leasehold ls --store prod && cd leasehold && \
+                  LEASEHOLD_CONFIG=config.toml leasehold ls --store prod";
+    assert_eq!(Started::new(sandbox.sh(script)).end().expect(0).out, "");
+}
+
+#[test]
 fn file_that_others_may_write_is_refused() {
     let sandbox = Sandbox::new();
     let path = write(&sandbox, USERS, "[stores.prod]\nurl = \"file:\"\n");
