@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -131,7 +131,13 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     let shown = shown(&place.path);
     let mut file = match File::open(&place.path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !place.is_required => return Ok(None),
+        // The home of a user of the system may be /dev/null.
+        Err(error)
+            if !place.is_required
+                && matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+        {
+            return Ok(None);
+        }
         Err(error) => {
             let named =
                 if place.is_required { format!(", named by {CONFIG_VARIABLE}") } else { String::new() };

@@ -95,6 +95,14 @@ fn relative_path_of_a_database_starts_at_the_folder_of_the_file() {
 }
 
 #[test]
+fn home_that_is_no_folder_has_no_file() {
+    let sandbox = Sandbox::new().with("HOME", "/dev/null");
+    sandbox.end(&["ls", "--store", "prod"]).expect(64).says("looked for").says("/etc/leasehold/config.toml");
+    let sandbox = sandbox.with("LEASEHOLD_CONFIG", "/dev/null/config.toml");
+    sandbox.end(&["ls", "--store", "prod"]).expect(64).says("named by LEASEHOLD_CONFIG");
+}
+
+#[test]
 fn file_that_others_may_write_is_refused() {
     let sandbox = Sandbox::new();
     let path = write(&sandbox, USERS, "[stores.prod]\nurl = \"file:\"\n");
