@@ -186,7 +186,8 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     // Clap repeats the arguments, and one of them may be a URL in the wrong place.
     let plain = error.render().to_string();
     let hint = hint(error).map(|hint| format!("\ntip: {hint}")).unwrap_or_default();
-    let clean = format!("{}{hint}", output::redact::redacted(plain.trim_end()));
+    let arguments = Vec::from_iter(std::env::args_os().skip(1));
+    let clean = format!("{}{hint}", output::redact::redacted_with(plain.trim_end(), &arguments));
     if clean == plain.trim_end() {
         drop(error.print());
     } else {

@@ -14,7 +14,7 @@ use leasehold::{Note, Resource, Share};
 use rustix::process::{Pid, Signal, getpid};
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::visible;
+use crate::output::text::visible_name;
 use crate::request::args::ElectArgs;
 use crate::request::args::hold::{AcquireArgs, BUSY, LockArgs, OnLost, ReportArgs, RunArgs};
 use crate::request::program::Program;
@@ -246,7 +246,7 @@ impl Request {
 
     /// Returns the names for people.
     pub(crate) fn shown(&self) -> String {
-        self.names().map(|name| visible(name.as_str())).collect::<Vec<_>>().join(", ")
+        self.names().map(|name| visible_name(name.as_str())).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the treatment of the processes that the command leaves behind.

@@ -18,7 +18,7 @@ use crate::output::describe::note_or_tag;
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::stderr::complain;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible_name};
 use crate::request::args::BreakArgs;
 use crate::request::store::StoreUrl;
 
@@ -35,7 +35,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let to_break = to_break(&snapshot, args.waiting);
-    let name = visible(args.name.as_str());
+    let name = visible_name(args.name.as_str());
     if to_break.is_empty() {
         if args.json {
             json::line(&mut io::stdout().lock(), &BrokenShape::of(&args.name, &[], &[]))?;
@@ -100,7 +100,7 @@ async fn ask_and_break(
 
 fn report(args: &BreakArgs, outcome: &Outcome, consequences: &str) -> Result<Exit, Problem> {
     let Outcome { broken, released, also_ended } = outcome;
-    let name = visible(args.name.as_str());
+    let name = visible_name(args.name.as_str());
     let mut out = io::stdout().lock();
     if args.json {
         let shape = BrokenShape::of(&args.name, broken, also_ended).released(released.as_deref());
@@ -113,7 +113,7 @@ fn report(args: &BreakArgs, outcome: &Outcome, consequences: &str) -> Result<Exi
             writeln!(out, "{name}: broken: {}", note_or_tag(info))?;
         }
         for other in also_ended {
-            writeln!(out, "{}: ended with the connection", visible(other.as_str()))?;
+            writeln!(out, "{}: ended with the connection", visible_name(other.as_str()))?;
         }
     }
     if broken.is_empty() {

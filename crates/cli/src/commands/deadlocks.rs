@@ -8,7 +8,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
-use crate::output::text::visible;
+use crate::output::text::{visible, visible_name};
 use crate::request::args::ListArgs;
 use crate::request::store::StoreUrl;
 
@@ -32,11 +32,11 @@ fn print(out: &mut impl Write, deadlock: &Deadlock, paint: Paint) -> io::Result<
     writeln!(out, "{}", paint.red(&format!("deadlock of {}", deadlock.waits.len())))?;
     let mut table = Table::default();
     for wait in &deadlock.waits {
-        let holds: Vec<String> = wait.holds.iter().map(Resource::as_str).map(visible).collect();
+        let holds: Vec<String> = wait.holds.iter().map(Resource::as_str).map(visible_name).collect();
         table.row([
             format!("  {}", visible(&wait.note)),
             format!("holds {}", holds.join(", ")),
-            format!("waits for {} ({})", visible(wait.resource.as_str()), wait.share),
+            format!("waits for {} ({})", visible_name(wait.resource.as_str()), wait.share),
         ]);
     }
     table.write(out)

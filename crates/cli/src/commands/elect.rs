@@ -13,7 +13,7 @@ use crate::commands::run::{Ended, hold_and_run, sinks};
 use crate::exit::{Exit, Problem};
 use crate::output::status::{Ender, Event, Status};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible_name};
 use crate::request::Request;
 use crate::request::args::ElectArgs;
 use crate::system::signals::Signals;
@@ -51,7 +51,7 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
         }
         match ended {
             Ok(Ended { exit: Exit::Lost, .. }) => {
-                stderr.print_line(&format!("campaigning for {} again", visible(request.name.as_str())));
+                stderr.print_line(&format!("campaigning for {} again", visible_name(request.name.as_str())));
             }
             Err(problem) if !is_start => {
                 stderr.print_line(&format!("{problem}; trying again in {}", duration(PAUSE)));

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::counter::{Counter, Output};
 use crate::output::json;
 use crate::output::table::Table;
-use crate::output::text::visible;
+use crate::output::text::visible_name;
 use crate::request::args::ListArgs;
 use crate::request::store::StoreUrl;
 
@@ -62,7 +62,7 @@ fn table(page: &[ResourceSummary]) -> Table {
         let waiting =
             if summary.waiting == 0 { String::new() } else { format!("{} waiting", summary.waiting) };
         let held = if summary.holders == 0 { "free".to_owned() } else { format!("{} held", summary.holders) };
-        table.row([visible(summary.resource.as_str()), held, waiting]);
+        table.row([visible_name(summary.resource.as_str()), held, waiting]);
     }
     table
 }

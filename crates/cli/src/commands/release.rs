@@ -6,7 +6,7 @@
 use std::io;
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::visible;
+use crate::output::text::visible_name;
 use crate::process::section::{Answer, ask_to_release};
 use crate::request::args::hold::ReleaseArgs;
 use crate::request::keepers::{KeeperAddress, Keepers};
@@ -28,7 +28,7 @@ pub(crate) async fn release(args: ReleaseArgs) -> Result<Exit, Problem> {
         }
     }
     if let (None, [_, _, ..]) = (&args.name, &*living) {
-        let names: Vec<_> = living.iter().rev().map(|keeper| visible(keeper.lock.as_str())).collect();
+        let names: Vec<_> = living.iter().rev().map(|keeper| visible_name(keeper.lock.as_str())).collect();
         let text = format!("several locks are held: name the one to release: {}", names.join(", "));
         return Err(Problem::new(Exit::Usage, text));
     }
@@ -43,7 +43,7 @@ pub(crate) async fn release(args: ReleaseArgs) -> Result<Exit, Problem> {
 }
 
 fn ended(keeper: &KeeperAddress, answer: io::Result<Answer>) -> Result<Exit, Problem> {
-    let name = visible(keeper.lock.as_str());
+    let name = visible_name(keeper.lock.as_str());
     match answer {
         Ok(Answer::Released) => Ok(Exit::Done),
         Ok(Answer::Lost) => Err(lost(keeper, "the section may not have been alone")),
@@ -68,6 +68,6 @@ fn ended(keeper: &KeeperAddress, answer: io::Result<Answer>) -> Result<Exit, Pro
 }
 
 fn lost(keeper: &KeeperAddress, why: &str) -> Problem {
-    let name = visible(keeper.lock.as_str());
+    let name = visible_name(keeper.lock.as_str());
     Problem::new(Exit::Lost, format!("{name} was lost before the release: {why}"))
 }

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::describe::note_or_tag;
 use crate::output::json;
 use crate::output::stderr::complain;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible_name};
 use crate::request::args::RevokeArgs;
 use crate::request::store::StoreUrl;
 
@@ -23,7 +23,7 @@ use crate::request::store::StoreUrl;
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
     let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
-    let name = visible(args.name.as_str());
+    let name = visible_name(args.name.as_str());
     if !args.json {
         print(&name, "asked", &asked)?;
         let waits = match (asked.is_empty(), args.wait) {

@@ -10,7 +10,7 @@ use crate::output::describe::{held_by, note_or_tag, since, waiting};
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible_name};
 use crate::request::args::ShowArgs;
 use crate::request::store::StoreUrl;
 
@@ -38,7 +38,7 @@ pub(crate) async fn show(args: ShowArgs) -> Result<Exit, Problem> {
 /// # Errors
 /// Of the stream.
 pub(crate) fn print(out: &mut impl Write, snapshot: &Snapshot, paint: Paint) -> io::Result<()> {
-    let name = paint.bold(&visible(snapshot.resource.as_str()));
+    let name = paint.bold(&visible_name(snapshot.resource.as_str()));
     let state = match snapshot.holders.len() {
         0 => paint.green("free"),
         1 => paint.yellow("held"),

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::output::describe::{held_for, note_or_tag};
 use crate::output::stderr::Stderr;
-use crate::output::text::visible;
+use crate::output::text::visible_name;
 use crate::system::terminal::Terminal;
 
 /// The line, for as long as this lives.
@@ -108,7 +108,7 @@ impl ProgressLine {
 }
 
 fn line(name: &Resource, own: &Note, snapshot: Option<&Snapshot>) -> String {
-    let mut line = format!("leasehold: waiting for {}", visible(name.as_str()));
+    let mut line = format!("leasehold: waiting for {}", visible_name(name.as_str()));
     let Some(snapshot) = snapshot else { return line };
     if let Some(ahead) = ahead(own, snapshot) {
         line.push_str(&format!(", {ahead} ahead"));

@@ -1,5 +1,7 @@
 //! Masks passwords in what is shown.
 
+use std::ffi::OsString;
+
 /// Masks what may be a password in a text that may hold URLs. Rather too much than too little: it does
 /// not ask whether a URL is well formed, because the password of a malformed one is a password all the
 /// same.
@@ -21,6 +23,19 @@ pub(crate) fn redacted(text: &str) -> String {
     }
     clean.push_str(rest);
     clean
+}
+
+/// Masks what may be a password in a text that repeats arguments of the command line. It is known where they end, so
+/// their passwords may have any characters.
+pub(crate) fn redacted_with(text: &str, arguments: &[OsString]) -> String {
+    let arguments = arguments.iter().map(|argument| argument.to_string_lossy());
+    // An error repeats the value of an option without its name.
+    let values = arguments.map(|argument| match argument.split_once('=') {
+        Some((option, value)) if option.starts_with('-') => value.to_owned(),
+        _ => argument.into_owned(),
+    });
+    let urls = values.filter(|value| redacted_url(value) != *value);
+    redacted(&urls.fold(text.to_owned(), |text, url| text.replace(&url, &redacted_url(&url))))
 }
 
 /// Masks the password of a text that is one URL. It may have any characters.

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::{now, visible};
+use crate::output::text::{now, visible, visible_name};
 use crate::output::writing::Writing;
 use crate::system::rendezvous::draw;
 use crate::system::service_manager::ServiceManager;
@@ -107,7 +107,7 @@ impl Status {
 
     /// Reports a change. It does not wait.
     pub(crate) fn report(&self, event: &Event) {
-        tracing::trace!(name = visible(self.name.as_str()), ?event, "the state has changed");
+        tracing::trace!(name = visible_name(self.name.as_str()), ?event, "the state has changed");
         for (sender, _) in &self.senders {
             drop(sender.try_send(Message::Event(now(), event.clone())));
         }
@@ -254,7 +254,7 @@ fn failure(shown: &str, error: &io::Error) -> Problem {
 
 /// Reports a change to the service manager.
 fn report_to(manager: &ServiceManager, name: &Resource, event: &Event) {
-    let name = visible(name.as_str());
+    let name = visible_name(name.as_str());
     let text = match event {
         Event::Waiting => format!("STATUS=waits for {name}"),
         Event::Granted { locks, .. } => match locks.first().and_then(|lock| lock.fence) {
@@ -267,7 +267,7 @@ fn report_to(manager: &ServiceManager, name: &Resource, event: &Event) {
         Event::Renewed => format!("STATUS=holds {name}, renewed again"),
         Event::Lost { cause } => format!("STATUS=has lost {name}: {}", visible(cause)),
         Event::Revoked { lock, reason } => {
-            format!("STATUS=is asked for {}: {}", visible(lock.as_str()), visible(reason))
+            format!("STATUS=is asked for {}: {}", visible_name(lock.as_str()), visible(reason))
         }
         Event::Released => format!("STATUS=has released {name}"),
         Event::Exit { .. } => "STOPPING=1".to_owned(),

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 use crate::exit::Exit;
 use crate::output::status::{Event as Report, Status};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible, visible_name};
 use crate::process::child::{Change, Child, Ending};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, first};
@@ -198,7 +198,7 @@ impl<'a> Job<'a> {
             return false;
         }
         let Some(LockLoss { lock, cause }) = self.leases.check() else { return false };
-        let name = visible(lock.as_str());
+        let name = visible_name(lock.as_str());
         self.stderr.print_line(&format!("{name} was lost: {cause}; the command was not started"));
         true
     }
@@ -304,7 +304,7 @@ impl<'a> Job<'a> {
     }
 
     fn revoked(&mut self, (lock, received): Received<'_>) {
-        let name = visible(lock.as_str());
+        let name = visible_name(lock.as_str());
         match (received, self.request.on_revoke) {
             (Ok(revocation), Some(signal)) => {
                 self.signal(signal);
@@ -376,7 +376,7 @@ impl<'a> Job<'a> {
             }
             Loss::Ignore => "the command continues WITHOUT the lock, because of --on-lost=ignore".to_owned(),
         };
-        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible(lock.as_str())));
+        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible_name(lock.as_str())));
     }
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.

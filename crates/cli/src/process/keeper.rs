@@ -17,7 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::exit::Exit;
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
-use crate::output::text::visible;
+use crate::output::text::{visible, visible_name};
 use crate::process::followers::{Followers, hold_on, peer, refuse};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, Returned, first};
@@ -129,7 +129,7 @@ impl WatchedSection<'_> {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();
                         self.caller.signal(signal);
-                        let (name, reason) = (visible(lock.as_str()), visible(&revocation.reason));
+                        let (name, reason) = (visible_name(lock.as_str()), visible(&revocation.reason));
                         self.stderr.print_line(&format!("{name} is revoked: {reason}; the shell was sent a signal"));
                         self.status.report(&Event::Revoked { lock: lock.clone(), reason });
                     }
@@ -209,7 +209,11 @@ impl WatchedSection<'_> {
             None => "the script continues WITHOUT the lock, because of --on-lost=ignore",
         };
         self.followers.lose(&loss.cause);
-        self.stderr.print_line(&format!("{} was lost: {}; {what}", visible(loss.lock.as_str()), loss.cause));
+        self.stderr.print_line(&format!(
+            "{} was lost: {}; {what}",
+            visible_name(loss.lock.as_str()),
+            loss.cause
+        ));
     }
 
     /// Returns the time until the next look at the clock.

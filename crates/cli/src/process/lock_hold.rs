@@ -22,7 +22,7 @@ use crate::output::describe::held_by;
 use crate::output::progress::Progress;
 use crate::output::status::{Event, LockState, Status, grade};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible, visible_name};
 use crate::process::environment::{Variables, variables};
 use crate::process::outer_run;
 use crate::process::room;
@@ -394,9 +394,9 @@ async fn busy(request: &Request, locks: &Client, names: &[Resource]) -> Problem 
     let text = match (&blocker, names) {
         // The waiters are not shown: our own place may still be among them.
         (Some(snapshot), _) => {
-            format!("{} {waited}: {}", visible(snapshot.resource.as_str()), held_by(snapshot))
+            format!("{} {waited}: {}", visible_name(snapshot.resource.as_str()), held_by(snapshot))
         }
-        (None, [name]) => format!("{} {waited}", visible(name.as_str())),
+        (None, [name]) => format!("{} {waited}", visible_name(name.as_str())),
         (None, _) => format!("one of {} {waited}", request.shown()),
     };
     Problem::new(request.conflict, text)

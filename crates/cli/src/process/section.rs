@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::visible;
+use crate::output::text::{visible, visible_name};
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::processes::Identity;
 use crate::system::rendezvous::{self, Place, is_gone};
@@ -100,7 +100,7 @@ impl Refusal {
     }
 
     fn problem(self, lock: &Resource) -> Problem {
-        let lock = visible(lock.as_str());
+        let lock = visible_name(lock.as_str());
         match self {
             Refusal::Over => {
                 let text = format!(
@@ -232,12 +232,14 @@ pub(crate) async fn follow(
         Ok(Ok(Begun::Nobody)) => Ok(Kept::Nobody),
         Ok(Err(error)) if is_gone(&error) => Ok(Kept::Nobody),
         Ok(Err(error)) => {
-            let text = format!("cannot ask the keeper of {}: {error}", visible(lock.as_str()));
+            let text = format!("cannot ask the keeper of {}: {error}", visible_name(lock.as_str()));
             Err(Problem::new(Exit::Unavailable, text))
         }
         Err(_) => {
-            let text =
-                format!("the keeper of {} does not answer: it is stopped, or hangs", visible(lock.as_str()));
+            let text = format!(
+                "the keeper of {} does not answer: it is stopped, or hangs",
+                visible_name(lock.as_str())
+            );
             Err(Problem::new(Exit::Unavailable, text))
         }
     }

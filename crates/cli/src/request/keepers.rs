@@ -6,7 +6,7 @@
 use leasehold::Resource;
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::visible;
+use crate::output::text::visible_name;
 use crate::request::reentry::is_tag;
 use crate::system::rendezvous::Place;
 
@@ -88,7 +88,7 @@ impl Keepers {
             _ if self.0.is_empty() => Err(Problem::new(Exit::Usage, NONE)),
             None => Err(Problem::new(Exit::Usage, "this script has no lock itself: name the one to release")),
             Some(lock) => {
-                let text = format!("{KEEPER_VARIABLE} has no keeper of {}", visible(lock.as_str()));
+                let text = format!("{KEEPER_VARIABLE} has no keeper of {}", visible_name(lock.as_str()));
                 Err(Problem::new(Exit::Usage, text))
             }
         }

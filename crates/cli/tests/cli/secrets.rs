@@ -115,3 +115,26 @@ fn missing_postgres_password_is_reported() {
     let ended = sandbox.run(&["job"], "leasehold run job -- true || exit 3").expect(3);
     ended.says("asks for a password").says("passes no password on");
 }
+
+#[test]
+fn url_in_the_wrong_place_is_shown_without_its_password() {
+    let sandbox = Sandbox::new();
+    for url in ["redis://me:hunter2@h", "redis://me:hun ter2@h", "redis://:\"hunter2@h"] {
+        let ended = sandbox.end(&["show", url]).expect(0);
+        assert!(ended.out.contains(":***@h: free") && !ended.out.contains("ter2"), "{ended:?}");
+        for args in [&["run", "--wait", url, "a", "--", "true"][..], &["ls", "a", url]] {
+            let ended = sandbox.end(args).expect(64);
+            assert!(ended.err.contains(":***@h") && !ended.err.contains("ter2"), "{ended:?}");
+        }
+        let ended = sandbox.end(&["run", &format!("--wait={url}"), "a", "--", "true"]).expect(64);
+        assert!(ended.err.contains(":***@h") && !ended.err.contains("ter2"), "{ended:?}");
+        let holder = sandbox.hold(&["--on-lost", "kill", url]);
+        let ended = sandbox.run(&["--no-wait", url], "true").expect(75).says(":***@h is busy");
+        assert!(!ended.err.contains("ter2"), "{ended:?}");
+        for args in [&["ls"][..], &["break", "--yes", url]] {
+            let ended = sandbox.end(args).expect(0);
+            assert!(ended.out.contains(":***@h") && !ended.out.contains("ter2"), "{ended:?}");
+        }
+        holder.end().expect(76);
+    }
+}
