@@ -2,7 +2,7 @@
 //!
 //! Ground rules: the hook is started like a command, with a command's environment, in a process group with
 //! a warden. Its time is limited: to one ttl, or to the grace period from the first signal that asks this
-//! process to end.
+//! process to end while the hook runs. A signal before that has caused the resignation, which is why the hook runs.
 
 use std::process::Stdio;
 use std::time::Duration;
