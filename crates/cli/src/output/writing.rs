@@ -60,20 +60,23 @@ mod tests {
         assert_eq!(thread.join().unwrap(), Ok(()));
     }
 
-    #[tokio::test]
+    /// In virtual time, in which no turn ends together with the write.
+    #[tokio::test(start_paused = true)]
     async fn thread_that_is_late_and_then_writes_is_waited_for() {
         let (done, answer) = oneshot::channel();
         let writing = Writing::default();
-        let thread = std::thread::spawn({
+        let flushed = tokio::spawn({
             let writing = writing.clone();
-            move || {
-                std::thread::sleep(TURN / 2);
-                writing.during(|| std::thread::sleep(TURN));
-                done.send(())
-            }
+            async move { writing.flushed(answer).await }
         });
-        writing.flushed(answer).await;
-        assert_eq!(thread.join().unwrap(), Ok(()));
+        for wait in [TURN / 2, TURN] {
+            tokio::time::sleep(wait).await;
+            // The write begins, and a whole turn later it ends.
+            writing.0.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(!flushed.is_finished());
+        done.send(()).unwrap();
+        flushed.await.unwrap();
     }
 
     #[tokio::test]
