@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{Action, LocalModes, Winsize, tcflow, tcgetattr, tcsetwinsize};
 
 use super::{LIMIT, Sandbox, UNTIL_CLOSED};
 
@@ -47,7 +47,7 @@ impl Pty {
         Pty { child, typed, screen, seen: String::new(), read: 0 }
     }
 
-    /// Starts a program on a terminal from which nothing is read, so that it soon takes no more output.
+    /// Starts a program on a terminal from which nothing is read.
     pub(crate) fn start_unread(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
         let (child, typed) = spawn(sandbox, program, args, (24, 80));
         Pty { child, typed, screen: channel().1, seen: String::new(), read: 0 }
@@ -73,6 +73,13 @@ impl Pty {
     /// Returns `true` if the program on the terminal reads keys, and not lines.
     pub(crate) fn is_raw(&self) -> bool {
         !tcgetattr(&self.typed).unwrap().local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// Stops the output: the terminal takes no more, as after Ctrl-S.
+    pub(crate) fn stop_output(&self) {
+        let name = ptsname(&self.typed, Vec::new()).unwrap();
+        let slave = rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty());
+        tcflow(slave.unwrap(), Action::OOff).unwrap();
     }
 
     /// Waits for output, and returns it as it is; `None` if none came in time, or if the program has ended.
