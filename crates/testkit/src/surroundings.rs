@@ -33,6 +33,9 @@ pub fn inside(test: &str, wrapper: &[String], script: &str) -> Option<PathBuf> {
     None
 }
 
+/// The script of a test that needs many open files: it raises their limit as far as this process may.
+pub const MANY_FILES: &str = "ulimit -n \"$(ulimit -Hn)\" || true";
+
 /// Returns a wrapper that gives a mount namespace, also to users other than root where the kernel allows
 /// it.
 pub fn private_mounts() -> Vec<String> {

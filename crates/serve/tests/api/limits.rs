@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_testkit::surroundings::{MANY_FILES, inside};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 
@@ -143,6 +144,11 @@ async fn client_that_asks_again_and_again_is_slowed_down() {
 /// Many idle streams and waiters need a bounded memory, and the server answers beside them.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_idle_streams_and_waiters_are_served() {
+    // Other tests in this process would need memory, too.
+    let test = "limits::many_idle_streams_and_waiters_are_served";
+    if inside(test, &["env".to_owned()], MANY_FILES).is_none() {
+        return;
+    }
     let served = Served::with(|config| config.limits.rate = 100_000).await;
     served.lock(&id(), "crowd").await;
     let (before, many) = (resident_kib(), many());
