@@ -194,14 +194,19 @@ impl Started {
     }
 
     /// Closes its stdin and waits for its end.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(LIMIT)
+    }
+
+    /// The same with another limit.
+    pub(crate) fn end_within(mut self, limit: Duration) -> Ended {
         let began = Instant::now();
         drop(self.child.stdin.take());
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(began.elapsed() < LIMIT, "it does not end: {:?} {:?}", self.out.rest(), self.err.rest());
+            assert!(began.elapsed() < limit, "it does not end: {:?} {:?}", self.out.rest(), self.err.rest());
             std::thread::sleep(Duration::from_millis(2));
         };
         Ended {
