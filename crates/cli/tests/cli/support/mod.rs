@@ -31,7 +31,8 @@ pub(crate) struct Sandbox {
 
 impl Sandbox {
     pub(crate) fn new() -> Sandbox {
-        let dir = tempfile::tempdir().unwrap();
+        // A path of the same length everywhere, since it is part of what snapshots show.
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
         let url = format!("file://{}", dir.path().join("store").display());
         Sandbox { dir, url, variables: Vec::new() }
     }
