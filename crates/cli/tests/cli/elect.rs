@@ -28,7 +28,7 @@ fn leader_that_loses_stops_and_campaigns_again() {
     let sandbox = Sandbox::new();
     let log = sandbox.path("log");
     let script = format!(
-        "echo begin >> {0}; trap 'echo end >> {0}; exit 0' TERM; while :; do sleep 0.05; done",
+        "trap 'echo end >> {0}; exit 0' TERM; echo begin >> {0}; while :; do sleep 0.05; done",
         log.display()
     );
     let hook = format!("echo lost >> {}", log.display());

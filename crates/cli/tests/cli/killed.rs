@@ -94,10 +94,7 @@ fn on_files_a_nested_command_ends_before_the_next_also_if_both_runs_are_killed_a
     outer.signal(Signal::KILL);
     send(inner, Signal::KILL);
     drop(outer);
-    eventually(|| match std::fs::exists(format!("/proc/{inner}")) {
-        Ok(false) => Ok(()),
-        other => Err(format!("{other:?}")),
-    });
+    wait_until_gone(inner);
     send(warden, Signal::CONT);
     waiter.line_with("in");
     let is_left = is_alive(command);
