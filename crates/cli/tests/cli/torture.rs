@@ -29,12 +29,16 @@ async fn is_kept_on_a_server(sandbox: Sandbox) {
     // A worker that does not run for half a second sees a loss too late, also with a library that is right.
     let shown = report(&ended);
     let violations = shown["verdict"]["violations"].as_array().unwrap();
-    let only_late = |violation: &Value| ["I11", "I12"].iter().any(|late| violation["invariant"] == *late);
     if late > STOOD_STILL && !violations.is_empty() && violations.iter().all(only_late) {
         println!("the machine was too slow to report losses in time: it stood still for {late:?}: {shown:#}");
         return;
     }
     is_clean(&ended);
+}
+
+/// A violation that a machine which stands still makes of a library that is right.
+fn only_late(violation: &Value) -> bool {
+    ["I11", "I12"].iter().any(|late| violation["invariant"] == *late)
 }
 
 /// A machine that stands still for so long may have kept a worker from running for half a second.
@@ -112,6 +116,7 @@ async fn postgres_is_kept() {
 async fn wiped_store_is_found_and_the_register_stays_right() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let sandbox = Sandbox::on(&server.url());
+    let lateness = Lateness::watch();
     let running = tokio::task::spawn_blocking(move || {
         let times = ["--duration", "8s", "--ttl", "3s"];
         torture(&sandbox, &times, &["--rate", "2000", "--locks", "1", "--faults", "none"])
@@ -121,12 +126,19 @@ async fn wiped_store_is_found_and_the_register_stays_right() {
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     let ended = running.await.unwrap();
+    let late = lateness.end().await;
     let shown = report(&ended);
     // The run does not know that the store is wiped. If two holders overlapped, it may be the store or the library.
     let violations = shown["verdict"]["violations"].as_array().unwrap();
-    for violation in violations {
+    let (by_the_machine, violations): (Vec<_>, Vec<_>) =
+        violations.iter().partition(|violation| late > STOOD_STILL && only_late(violation));
+    for violation in &violations {
         let is_of_grants = ["I2", "I4", "I13"].iter().any(|invariant| violation["invariant"] == *invariant);
         assert!(is_of_grants && !violation["doubt"].is_null(), "{shown:#}");
+    }
+    if !by_the_machine.is_empty() {
+        println!("the machine was too slow to report losses in time: it stood still for {late:?}: {shown:#}");
+        return;
     }
     // A loss that is reported before the end of its lease is that of a claim that the store forgot.
     let only_forgot = violations.iter().all(|violation| violation["invariant"] == "I13");
