@@ -4,19 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::{Faults, MemoryCells, STATEMENT_TIMEOUT, Store, TABLE, claim, clock, try_take};
+use crate::store::{Faults, LONG, MemoryCells, STATEMENT_TIMEOUT, Store, TABLE, claim, clock, try_take};
 use leasehold_backend::cell::CellBackend;
 use leasehold_core::{Backend, Claim, Effect, Failure, Patience, Proof, Release, Renew, Renewal, Step};
 use tokio::task::JoinSet;
 
-const LEASE: Duration = Duration::from_secs(5);
 /// Within this nothing becomes suspect that is renewed in time.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Returns a client that holds so many locks.
 async fn holding(store: &Arc<Store>, count: usize) -> (Arc<CellBackend<MemoryCells>>, Vec<Claim>) {
     let client = Arc::new(store.open(TABLE, Faults::default()));
-    let claims: Vec<Claim> = (0..count).map(|n| claim(&format!("job {n}"), LEASE)).collect();
+    let claims: Vec<Claim> = (0..count).map(|n| claim(&format!("job {n}"), LONG)).collect();
     for claim in &claims {
         assert!(try_take(&*client, claim).await.is_some());
     }
@@ -132,7 +131,7 @@ async fn change_outlasts_two_hundred_other_writers() {
     assert_eq!(store.still_to_overtake("job 0"), 0, "the crowd came first");
 
     store.overtake("job 0", 200);
-    let wait = claim("job 0", LEASE);
+    let wait = claim("job 0", LONG);
     let left = client
         .contend(&wait, &Patience::until(clock(), clock().now().after(Duration::from_millis(50))))
         .await;
@@ -172,7 +171,7 @@ async fn a_locked_cell_delays_no_other_task_of_its_commit() {
         tasks.spawn(async move {
             let began = tokio::time::Instant::now();
             let patience = Patience::none(clock());
-            let granted = client.contend(&claim(&format!("job {n}"), LEASE), &patience).await;
+            let granted = client.contend(&claim(&format!("job {n}"), LONG), &patience).await;
             (n, granted, began.elapsed())
         });
     }
@@ -195,11 +194,11 @@ async fn try_is_not_delayed_by_a_slow_request_of_another_task() {
     let patient = client.clone();
     // It writes its place into the locked cell, which takes as long as a statement may.
     let waiter = tokio::spawn(async move {
-        patient.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
+        patient.contend(&claim("job 7", LONG), &Patience::unlimited(clock())).await.map(drop)
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     let began = tokio::time::Instant::now();
-    assert!(try_take(&*client, &claim("job 7", LEASE)).await.is_none());
+    assert!(try_take(&*client, &claim("job 7", LONG)).await.is_none());
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     waiter.abort();
 }
@@ -210,15 +209,15 @@ async fn try_is_not_delayed_by_a_slow_request_of_another_task() {
 async fn try_of_a_queued_claim_is_not_answered_from_a_read() {
     let store = Store::new();
     let holder = store.open(crate::store::CACHE, Faults::default());
-    assert!(try_take(&holder, &claim("job 7", LEASE)).await.is_some());
+    assert!(try_take(&holder, &claim("job 7", LONG)).await.is_some());
     let client = Arc::new(store.open(crate::store::CACHE, Faults::default()));
-    let waits = claim("job 7", LEASE);
+    let waits = claim("job 7", LONG);
     let step = client.contend(&waits, &Patience::unlimited(clock())).await.unwrap();
     assert!(matches!(step, Step::Busy(_)), "{step:?}");
     store.lock("job 7");
     let other = client.clone();
     let slow = tokio::spawn(async move {
-        other.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
+        other.contend(&claim("job 7", LONG), &Patience::unlimited(clock())).await.map(drop)
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     // Its place cannot be taken out of the locked cell, so the answer must not be that it is gone.
@@ -238,7 +237,7 @@ async fn tries_behind_slow_requests_end_together() {
     for _ in 0..50 {
         let client = client.clone();
         tasks.spawn(async move {
-            client.contend(&claim("job 7", LEASE), &Patience::none(clock())).await.map(drop)
+            client.contend(&claim("job 7", LONG), &Patience::none(clock())).await.map(drop)
         });
     }
     for failure in tasks.join_all().await {
@@ -260,7 +259,7 @@ async fn exactly_one_of_many_simultaneous_tries_is_granted() {
             for _ in 0..50 {
                 let client = client.clone();
                 tasks.spawn(async move {
-                    let claim = claim("job", LEASE);
+                    let claim = claim("job", LONG);
                     try_take(&*client, &claim).await.map(|_| claim)
                 });
             }

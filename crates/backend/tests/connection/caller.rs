@@ -221,7 +221,7 @@ async fn request_that_is_made_while_another_is_read_is_written() {
     }
     gate.open();
     let first = reading.join().unwrap();
-    let requests = tokio::time::timeout(Duration::from_secs(5), received(&mut far, 8));
+    let requests = tokio::time::timeout(Duration::from_secs(60), received(&mut far, 8));
     assert_eq!(requests.await.unwrap(), "one two ");
     far.write_all(b"1\n2\n").await.unwrap();
     assert_eq!((answer(first).await, answer(second).await), (line(1), line(2)));

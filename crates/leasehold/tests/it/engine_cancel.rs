@@ -260,7 +260,7 @@ async fn close_ends_waits_and_holds_and_releases_all() {
         async move { mutex.lock().await.map(drop) }
     });
     common::waiting(&other, "job", 1).await;
-    assert!(locks.close(Duration::from_secs(5)).await);
+    assert!(locks.close(Duration::from_secs(60)).await);
     assert_eq!(wait.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert!(
         other.inspect("mine").await.unwrap().holders.is_empty(),
@@ -284,7 +284,7 @@ async fn close_waits_until_grants_in_flight_are_released() {
         if dropped_first {
             wait.abort();
         }
-        assert!(locks.close(Duration::from_secs(5)).await);
+        assert!(locks.close(Duration::from_secs(60)).await);
         let left = other.inspect("job").await.unwrap();
         assert_eq!((left.holders.len(), left.waiting.len()), (0, 0), "{left:?}");
     }

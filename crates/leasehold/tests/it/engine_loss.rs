@@ -179,7 +179,7 @@ async fn suspicion_precedes_loss_and_ends_when_the_server_replies() {
 
 #[tokio::test(start_paused = true)]
 async fn overdue_answer_to_a_renewal_is_suspect_before_the_lease_ends() {
-    let (locks, wire) = Store::new().client();
+    let (locks, wire) = Store::in_virtual_time().client();
     let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
     wire.set(Verb::Renew, Mode::Hang);
     assert_eq!(guard.changed(State::Valid).await, State::Suspect);
@@ -459,12 +459,12 @@ async fn held_locks_are_renewed_in_batches_and_never_lost_falsely() {
 #[tokio::test(start_paused = true)]
 async fn hung_renewal_is_a_loss_under_paused_time() {
     let (locks, wire) = Store::new().client();
-    let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
+    let guard = locks.mutex("job").ttl(ms(30_000)).lock().await.unwrap();
     wire.set(Verb::Renew, Mode::Hang);
     let mut steps = 0;
     let work = async {
         for _ in 0..20 {
-            tokio::time::sleep(ms(1_000)).await;
+            tokio::time::sleep(ms(10_000)).await;
             steps += 1;
         }
     };
@@ -476,8 +476,8 @@ async fn hung_renewal_is_a_loss_under_paused_time() {
 #[tokio::test(start_paused = true)]
 async fn renewed_lock_stays_held_under_paused_time() {
     let (locks, wire) = Store::new().client();
-    let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
-    guard.run(tokio::time::sleep(ms(60_000))).await.unwrap();
+    let guard = locks.mutex("job").ttl(ms(30_000)).lock().await.unwrap();
+    guard.run(tokio::time::sleep(ms(600_000))).await.unwrap();
     let renewals = wire.calls(Verb::Renew);
     assert!((40..=70).contains(&renewals), "{renewals}: three for each ttl");
     guard.release().await.unwrap();

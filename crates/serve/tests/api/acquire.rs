@@ -178,7 +178,7 @@ async fn heartbeats_keep_a_lock_for_longer_than_its_ttl() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_that_races_with_the_end_is_answered_by_one_of_both() {
-    let served = Served::start().await;
+    let served = Served::without_expiry().await;
     for round in 0..5 {
         let one = id();
         let name = format!("race/{round}");

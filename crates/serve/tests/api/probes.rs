@@ -30,7 +30,7 @@ async fn numbers_of_locks_and_of_the_server_are_shown() {
 /// The store sees a release, so the library does not count it; to the client its lock is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_that_is_lost_without_a_heartbeat_is_counted_as_a_loss() {
-    let served = Served::start().await;
+    let served = Served::without_expiry().await;
     let one = id();
     served.put(&one, "0", json!({ "name": "a", "ttl": "700ms" })).await.ok();
     until("the loss", async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410)

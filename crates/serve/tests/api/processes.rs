@@ -44,8 +44,8 @@ async fn stopped_server_promises_nothing_that_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let server = ServerProcess::start(&redis.url(), folder.path());
     let (one, two) = (id(), id());
-    server.put(&one, "0", &json!({ "name": "a", "ttl": "1500ms" })).await.ok();
-    let mut stream = server.stream(&two, "0", &json!({ "name": "b", "ttl": "1500ms" })).await;
+    server.put(&one, "0", &json!({ "name": "a", "ttl": "4s" })).await.ok();
+    let mut stream = server.stream(&two, "0", &json!({ "name": "b", "ttl": "4s" })).await;
     stream.until("granted").await;
     server.stop();
     let renewing = server.request("POST", &format!("/v1/holds/{one}/renew"));
@@ -150,6 +150,6 @@ async fn killed_client_loses_its_locks() {
     client.kill().unwrap();
     client.wait().unwrap();
     until("the release", async || other.inspect("a").await.unwrap().holders.is_empty()).await;
-    server.put(&id(), "0", &json!({ "name": "b", "ttl": "700ms" })).await.ok();
+    server.put(&id(), "0", &json!({ "name": "b", "ttl": "3s" })).await.ok();
     until("the end", async || other.inspect("b").await.unwrap().holders.is_empty()).await;
 }

@@ -1,7 +1,5 @@
 //! The Redis Cluster of the kit: it serves, and its faults are what they say.
 
-use std::time::Duration;
-
 use leasehold_testkit::{Data, RedisCluster, RedisServer, Reply, Tls};
 
 async fn set(cluster: &RedisCluster, member: usize, key: &str) -> Result<Reply, String> {
@@ -26,8 +24,7 @@ async fn every_slot_has_a_serving_primary_and_a_replica() {
 
 #[tokio::test]
 async fn a_replica_takes_over_from_a_killed_primary_and_in_order() {
-    let builder = RedisCluster::builder().node_timeout(Duration::from_secs(3));
-    let Some(cluster) = builder.start_or_skip().await else { return };
+    let Some(cluster) = RedisCluster::start_or_skip().await else { return };
     let slot = cluster.slot_of("a").await.unwrap();
     let old = cluster.primary_of(slot).await.unwrap();
     cluster.kill(old).unwrap();

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::{Data, RedisSentinel, Way};
 
+/// So long that nothing fails over before its fault, also where the machine stands still.
+const DOWN_AFTER: Duration = Duration::from_secs(5);
+
 #[tokio::test]
 async fn killed_primary_is_replaced_and_returns_as_a_replica() {
-    // Nothing fails over before the kill, also where the machine stands still.
-    let builder = RedisSentinel::builder().down_after(Duration::from_secs(5));
+    let builder = RedisSentinel::builder().down_after(DOWN_AFTER);
     let Some(group) = builder.start_or_skip().await else { return };
     let old = group.primary().await.unwrap();
     assert_eq!(old, 0);
@@ -31,7 +33,9 @@ async fn killed_primary_is_replaced_and_returns_as_a_replica() {
 
 #[tokio::test]
 async fn partitioned_or_stopped_primary_fails_over_also_on_request() {
-    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    let Some(group) = RedisSentinel::builder().proxies().down_after(DOWN_AFTER).start_or_skip().await else {
+        return;
+    };
     group.proxy(0).unwrap().blackhole(Way::Both);
     let second = group.promoted(0).await.unwrap();
     group.proxy(0).unwrap().heal().unwrap();
