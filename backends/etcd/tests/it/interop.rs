@@ -115,7 +115,7 @@ async fn a_crash_on_either_side_ends_with_its_lease() {
     // Ours ends with its client: here by a client that is dropped without a release.
     freed(&backend, &claim).await;
     let doomed = connect(&format!("{}/?dialect=concurrency", cluster.url())).await;
-    let short = claim_of("job", Share::MUTEX, Duration::from_secs(1));
+    let short = claim_of("job", Share::MUTEX, Duration::from_secs(4));
     try_take(&doomed, &short).await.unwrap();
     drop(doomed);
     let mut peer = Peer::start(&cluster, &["lock", "job", "--ttl=10"]);

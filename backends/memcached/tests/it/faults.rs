@@ -84,7 +84,8 @@ async fn item_of_another_program_of_any_size_leaves_other_locks_alone() {
     for dialect in DIALECTS {
         let builder = MemcachedServer::builder().arg("-I").arg("8m");
         let Some(server) = builder.start_or_skip().await else { return };
-        let backend = connect(&in_dialect(&server.url(), dialect)).await;
+        // No request runs into its timeout, which would make one more connection.
+        let backend = connect(&format!("{}&timeout=60s", in_dialect(&server.url(), dialect))).await;
         let (held, taken) = (mutex("held"), mutex("taken"));
         hold(&*backend, &held).await;
         let key = if dialect == "plain" { "lock:taken" } else { "lh:taken" };
@@ -157,7 +158,7 @@ async fn rewrites_of_a_value_do_not_extend_its_life() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let (registers, at) = (backend.registers().unwrap(), Resource::new("value").unwrap());
-    let keep = Duration::from_secs(4);
+    let keep = Duration::from_secs(20);
     let mut seen = registers.read(&at).await.unwrap();
     let mut left = Some(keep);
     for _ in 0..6 {
@@ -197,7 +198,8 @@ async fn eviction_loses_the_lock_unless_the_server_spares_short_ttls() {
             let builder = if spares { builder.arg("-o").arg("temporary_ttl=3600") } else { builder };
             let Some(server) = builder.start_or_skip().await else { return };
             let backend = connect(&in_dialect(&server.url(), dialect)).await;
-            let held = mutex("job");
+            // It lasts longer than the server takes to be filled, and less long than what is spared.
+            let held = mutex("job").ttl(Duration::from_secs(600));
             let before = hold(&*backend, &held).await.fence.unwrap();
             // Of every size, so that the lock's own class of memory is under pressure too.
             for bytes in [60, 120, 160, 200, 260, 330] {
@@ -224,7 +226,8 @@ async fn full_server_refuses_new_claims_and_leaves_the_lock_unchanged() {
             return;
         };
         let backend = connect(&in_dialect(&server.url(), dialect)).await;
-        let held = mutex("job");
+        // It lasts longer than the server takes to be filled.
+        let held = mutex("job").ttl(Duration::from_secs(600));
         hold(&*backend, &held).await;
         for bytes in (40..=500).step_by(10) {
             // Ends at the first refusal.

@@ -89,12 +89,12 @@ async fn name_is_written_as_tooz_writes_it_or_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_of_a_killed_tooz_process_ends_with_its_lease() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
-    let Some(mut peer) = tooz(&server, "job", 6) else { return };
+    let Some(mut peer) = tooz(&server, "job", 12) else { return };
     let backend = connect(&format!("{}?dialect=plain&prefix=__TOOZ_LOCK_", server.url())).await;
     assert_eq!(peer.ask("acquire").unwrap(), "held");
     peer.kill().unwrap();
     assert!(try_take(&*backend, &mutex("job")).await.unwrap().is_none(), "its lease continues");
     let began = std::time::Instant::now();
     take(&*backend, &mutex("job")).await;
-    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }

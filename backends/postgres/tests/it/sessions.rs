@@ -516,6 +516,8 @@ async fn alternating_pooler_is_detected() {
 #[tokio::test]
 async fn sessions_that_become_shared_have_no_second_holder() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
+    // The tables may take a busy server longer than the short timeout.
+    drop(open(&server.url()).await);
     for (sessions, turns) in [(1, 0), (2, 0), (2, 1)] {
         let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 30).await else { return };
         let url = format!("{}?method=advisory&silence=10s&timeout=2s", server.url_at(pooler.addr()));
@@ -657,6 +659,8 @@ async fn pooler_with_the_port_of_the_client(server: SocketAddr, identity: &Ident
 async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, 4).await else { return };
+    // The tables may take a busy server longer than the short timeout.
+    drop(open(&server.url()).await);
     let url = format!("{}?timeout=1s", server.url_at(pooler.addr()));
     let (one, two) = (open(&url).await, open(&url).await);
     let held = claim("job", LONG);
