@@ -9,7 +9,8 @@ use crate::results::Outcome;
 use crate::seen::Seen;
 
 /// Returns the outcome of histories, and whether it is the expected one. With a gap, nothing that is allowed was shown.
-/// Two holders at one time are expected nowhere if no fault was at work between their grants.
+/// Two holders at one time are expected nowhere if no fault was at work between their grants, or if both are renewed after
+/// it.
 pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool) {
     let outcome = if seen.safety > 0 {
         Outcome::Unsafe

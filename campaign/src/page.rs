@@ -208,6 +208,7 @@ const LEGEND: &str = "\
 - *timing broken*: two holders were valid by their own clocks at one time, in some of the histories.
   It is expected in this cell, because an assumption of the store's page is broken,
   and only if a fault was at work between the two grants.
+  The first of the two is not renewed any more when the fault is over and the second one has its grant.
   The fence kept every acknowledged update.
 - *allowed*: timing may break in this cell, and did not in these histories.
 - *fences fell*: besides, a later grant had a lower fence, which the protected counter refused where it had to.

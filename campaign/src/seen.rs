@@ -33,8 +33,9 @@ pub struct Seen {
     pub fences: u64,
     /// Two holders that were valid at one time (I4).
     pub timing: u64,
-    /// Those among them without a fault between the two grants, which nothing that was recorded can be the reason of;
-    /// absent in results from before they were distinguished.
+    /// Those among them without a fault between the two grants, or with a renewal of the first one beside the other
+    /// after the fault, which nothing that was recorded can be the reason of; absent in results from before they were
+    /// distinguished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unexplained: Option<u64>,
     /// Waits and losses that came too late, or false ones (I5, I6, I12, I13).

@@ -132,7 +132,9 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 - A loss of which the client says that the store no longer knew the claim was never a false one (I13).\n\
 - After F6 and F7 of a database nobody was asked what was left (I7): the question went to the server that was dead.\n\
 - F6 of PostgreSQL lost no write: its standby read later what the primary had sent.\n\
-\x20 In F6 hardly any lock was held past its lease.\n";
+\x20 In F6 hardly any lock was held past its lease.\n\n\
+Runs until 2026-11-27 were judged without these rules.\n\
+- Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n";
 
 fn shown(time: Duration) -> String {
     humantime::format_duration(time).to_string()

@@ -18,6 +18,7 @@ mod losses;
 mod overlap;
 mod register;
 mod releases;
+mod renewed;
 mod residue;
 mod waits;
 

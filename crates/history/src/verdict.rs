@@ -72,7 +72,7 @@ pub struct Violation {
     pub doubt: Option<String>,
     /// Of two holders at one time (I4): a fault, other than the pause or the end of a process, that was at work after
     /// the store had granted the first of the two and before the last of them knew of its grant. Without one, nothing
-    /// that was recorded can be the reason.
+    /// that was recorded can be the reason; so it is if the first was renewed beside the other when the fault was over.
     pub meanwhile: Option<String>,
 }
 

@@ -248,6 +248,13 @@ impl<'h> StoreClaims<'h> {
         StoreClaims(claims)
     }
 
+    /// Returns the time before which the claim of a grant cannot have been granted, and that at which its first holder knew
+    /// of it.
+    pub(super) fn span(&self, view: &View<'_>, grant: &GrantLife<'h>) -> (u64, u64) {
+        let known = counted_by_store(grant).and_then(|counted| self.0.get(&counted).copied());
+        known.unwrap_or_else(|| (granted_after(view, grant), grant.from))
+    }
+
     /// Returns a fault of the store or of a network that was at work after the earlier of two claims was granted, and
     /// before the holder of the later one knew of it.
     pub(super) fn fault_between(
@@ -256,11 +263,7 @@ impl<'h> StoreClaims<'h> {
         one: &GrantLife<'h>,
         other: &GrantLife<'h>,
     ) -> Option<String> {
-        let of = |grant: &GrantLife<'h>| {
-            let known = counted_by_store(grant).and_then(|counted| self.0.get(&counted).copied());
-            known.unwrap_or_else(|| (granted_after(view, grant), grant.from))
-        };
-        let ((begun, known), (other_begun, other_known)) = (of(one), of(other));
+        let ((begun, known), (other_begun, other_known)) = (self.span(view, one), self.span(view, other));
         let mut faults = view.faults_in(begun.min(other_begun), known.max(other_known));
         faults.find(|fault| fault.is_outside_of_processes()).map(|fault| fault.label.to_owned())
     }

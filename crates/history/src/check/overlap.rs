@@ -5,8 +5,9 @@
 
 use crate::check::Checker;
 use crate::check::losses::{ForgottenGrants, StoreClaims};
+use crate::check::renewed::renewed_beside;
 use crate::event::{Event, Mode};
-use crate::report::{Report, nanos, shown};
+use crate::report::{Excuse, Report, nanos, shown};
 use crate::verdict::Invariant;
 use crate::view::{GrantLife, View};
 
@@ -24,12 +25,23 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
                 |other: &&&GrantLife| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
             let others: Vec<&GrantLife> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
-                let (what, events) = described(key, grant, &excluded);
+                let (mut what, mut events) = described(key, grant, &excluded);
                 // A grant that was handed on after the store forgot it may be the later one of the two.
-                let mut pairs = excluded.iter().flat_map(|other| [(*other, grant), (grant, *other)]);
-                let excuse = pairs.find_map(|(victim, other)| forgotten.excuse(view, victim, other));
+                let pairs = || excluded.iter().flat_map(|other| [(*other, grant), (grant, *other)]);
+                let excuse = pairs().find_map(|(victim, other)| forgotten.excuse(view, victim, other));
                 let mut excuse = excuse.unwrap_or_default();
                 excuse.meanwhile = excluded.iter().find_map(|other| claims.fault_between(view, other, grant));
+                let mut pairs = pairs().filter(|(first, second)| excludes(first.mode, second.mode));
+                let renewed = pairs.find_map(|(first, second)| {
+                    Some((first.name(), renewed_beside(view, &claims, first, second)?))
+                });
+                if let Some((name, event)) = renewed {
+                    what.push_str(&format!(
+                        "; {name} was renewed beside the other when no fault was at work any more"
+                    ));
+                    events.push(event);
+                    excuse = Excuse::default();
+                }
                 report.violated_because(Invariant::I4, Some(key), what, excuse, events);
             }
             held.push(grant);

@@ -59,6 +59,55 @@ fn overlap_names_the_fault_between_its_grants() {
     assert_eq!(meanwhile(wiped(older, 50)).as_deref(), Some("the server is wiped"));
 }
 
+/// The store that granted the lock to another has nothing of the first holder to renew.
+#[test]
+fn no_fault_of_before_explains_a_renewal_beside_another_holder() {
+    let with_ttl = |at: u64, process: u64| {
+        let mut values = Values::default();
+        values.ttl = Some(ms(900));
+        (at, Event::new(Stage::Invoke, Operation::Acquire).by(process).on("job").with(values))
+    };
+    let ask = |story: Story, at: u64, process: u64| {
+        let (at, event) = with_ttl(at, process);
+        story.add(at, event)
+    };
+    // The server is wiped from 50 on, process 2 is granted the lock at 100, and process 1 is renewed at 400.
+    let story = |asked: u64, until: u64, healed: u64| {
+        let story = ask(Story::new(), asked, 1).got(asked + 1, 1, "a", 5, asked + 900);
+        let story = story.fault(50, "the server is wiped", Stage::Invoke, &[]);
+        let story = ask(story, 95, 2).got(100, 2, "b", 6, 995).renewed(400, 1, "a", until);
+        story.fault(healed, "the server is wiped", Stage::Ok, &[]).release(500, 2, "b")
+    };
+    let meanwhile = |story: Story, answer: &str| {
+        let story = match answer {
+            "" => story.released(501, 2, "b"),
+            error => story.not_released(501, 2, "b", error),
+        };
+        let gone = story.release(600, 1, "a").not_released(601, 1, "a", GONE).verdict();
+        let found: Vec<_> = gone.violations.iter().filter(|one| one.invariant == Invariant::I4).collect();
+        assert_eq!(found.len(), 1, "{:#?}", gone.violations);
+        assert_eq!(found[0].explained.is_some(), found[0].meanwhile.is_some(), "{found:#?}");
+        (found[0].meanwhile.is_some(), found[0].what.contains("renewed beside"))
+    };
+    assert_eq!(meanwhile(story(0, 1_290, 110), ""), (false, true));
+    // That renewal was asked for before the other one knew of its grant, or while the fault was at work.
+    assert_eq!(meanwhile(story(0, 999, 110), ""), (true, false));
+    assert_eq!(meanwhile(story(0, 1_290, 395), ""), (true, false));
+    // Another fault may have brought the first claim back.
+    assert_eq!(meanwhile(wiped(story(0, 1_290, 110), 300), ""), (true, false));
+    // The other one was not the holder for the store.
+    assert_eq!(meanwhile(story(0, 1_290, 110), GONE), (true, false));
+    // A store that gives 20 ms more may have been asked for that renewal before the fault was over.
+    let mut longer = Values::default();
+    longer.ttl = Some(ms(920));
+    let plan = Event::new(Stage::Info, Operation::Plan).with(longer);
+    assert_eq!(meanwhile(story(0, 1_290, 380).first(plan), ""), (true, false));
+    assert_eq!(meanwhile(story(0, 1_290, 380), ""), (false, true));
+    // A pause of a process explains nothing.
+    let paused = story(0, 1_290, 110).fault(300, "pause worker 7", Stage::Info, &[7]);
+    assert_eq!(meanwhile(paused, ""), (false, true));
+}
+
 #[test]
 fn a_holder_may_notice_only_at_its_release() {
     let story =

@@ -238,6 +238,12 @@ impl Story {
         self.add(millis, Event::new(Stage::Info, Operation::Drain))
     }
 
+    /// Replaces the first event, which describes the recording.
+    pub(crate) fn first(mut self, event: Event) -> Story {
+        self.events[0] = event.at(0);
+        self
+    }
+
     pub(crate) fn history(&self) -> History {
         let mut events = self.events.clone();
         events.sort_by_key(|event| event.received);
