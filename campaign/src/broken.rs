@@ -40,11 +40,13 @@ pub enum Defect {
     ForgetsReleases,
     /// Of some renewals it says that the store no longer knew the claim.
     MakesUpLosses,
+    /// A release frees the lock, and the client says that the store no longer knew the claim.
+    MakesUpGoneReleases,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 9] = [
+    pub const ALL: [Defect; 10] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -54,6 +56,7 @@ impl Defect {
         Defect::CountsFromLater,
         Defect::ForgetsReleases,
         Defect::MakesUpLosses,
+        Defect::MakesUpGoneReleases,
     ];
 
     /// Returns the defect of this name.
@@ -197,6 +200,11 @@ impl Backend for Broken {
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         match self.defect {
             Defect::ForgetsReleases => batch.iter().map(|_| Release::Freed).collect(),
+            Defect::MakesUpGoneReleases => {
+                let answers = self.inner.release(batch).await;
+                let deny = |answer| if matches!(answer, Release::Freed) { Release::Gone } else { answer };
+                answers.into_iter().map(deny).collect()
+            }
             _ => self.inner.release(batch).await,
         }
     }

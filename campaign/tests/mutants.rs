@@ -160,6 +160,8 @@ async fn a_loss_that_is_made_up_is_found() {
         (plan.ttl, plan.hold, plan.locks) = (TTL * 5, TTL * 5, Plan::mutexes(3));
     };
     guilty(&verdict(Defect::MakesUpLosses, Trouble::Nothing, long_leases).await, Invariant::I13);
+    let verdict = verdict(Defect::MakesUpGoneReleases, Trouble::Nothing, |plan| plan.ttl = TTL * 5).await;
+    guilty(&verdict, Invariant::I13);
 }
 
 /// Runs a cell with such workers. Returns nothing where its server is not installed.
@@ -200,7 +202,13 @@ async fn cell_with_pauses_finds_defects_of_renewals() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
-    let defects = [Defect::FencesFall, Defect::FencesRepeat, Defect::ForgetsReleases, Defect::DropsWakeUps];
+    let defects = [
+        Defect::FencesFall,
+        Defect::FencesRepeat,
+        Defect::ForgetsReleases,
+        Defect::DropsWakeUps,
+        Defect::MakesUpGoneReleases,
+    ];
     is_found_in(Store::Sqlite, 20, &defects).await;
 }
 
@@ -211,7 +219,7 @@ async fn cell_with_lost_notifications_finds_dropped_wake_ups() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cell_with_half_releases_finds_releases_that_are_not_sent() {
-    is_found_in(Store::Redis, 21, &[Defect::ForgetsReleases]).await;
+    is_found_in(Store::Redis, 21, &[Defect::ForgetsReleases, Defect::MakesUpGoneReleases]).await;
 }
 
 /// Two holders at one time are expected here, until the renewal after the fault.

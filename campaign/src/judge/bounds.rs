@@ -28,6 +28,7 @@ pub(crate) fn checker(store: Store, allowance: Duration) -> Checker {
     checker.handover = store.handover() + allowance;
     checker.overstay = OVERSTAY + allowance;
     checker.lateness = LATENESS + allowance;
+    checker.is_held_by_connection = store.is_session();
     checker
 }
 

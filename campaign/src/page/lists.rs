@@ -134,7 +134,8 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 - F6 of PostgreSQL lost no write: its standby read later what the primary had sent.\n\
 \x20 In F6 hardly any lock was held past its lease.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
-- Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n";
+- Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
+- That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n";
 
 fn shown(time: Duration) -> String {
     humantime::format_duration(time).to_string()

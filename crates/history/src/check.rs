@@ -52,6 +52,8 @@ pub struct Checker {
     pub lateness: Duration,
     /// The time for which two holders may overlap, because clocks are read apart (I4).
     pub tolerance: Duration,
+    /// `true` if a connection holds the grants, so that a fault of any kind may end it, and them (I13).
+    pub is_held_by_connection: bool,
     /// The clock by which the events are compared.
     pub stamps: Stamps,
     /// The most states of one register that the search for a linearization keeps at one time.
@@ -68,6 +70,7 @@ impl Default for Checker {
             overstay: Duration::from_millis(100),
             lateness: Duration::from_millis(50),
             tolerance: Duration::ZERO,
+            is_held_by_connection: false,
             stamps: Stamps::Own,
             states: 100_000,
             limit: 20,

@@ -1,4 +1,4 @@
-//! I12 and I13: a loss is reported in time, and only if there is one.
+//! I12 and I13: a loss is reported in time, and only if there is one. The answer to a release may report it, too.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,11 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         }
         return;
     }
+    let claims = StoreClaims::of(view);
     for grant in &view.grants {
         unconfirmed(grant, report);
         reported_late(view, checker, grant, report);
-        reported_falsely(view, checker, grant, report);
+        reported_falsely(view, checker, &claims, grant, report);
     }
     if !view.grants.iter().any(|grant| has_ended_by_itself(view, grant)) {
         report.untried(Invariant::I12, "no grant was lost, and none expired before its release");
@@ -85,11 +86,19 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, repo
 
 /// I13: finds a loss that was reported before the validity was over, or that a later renewal disproves. One that the user
 /// caused, such as a revocation, is none.
-fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
-    let Some(lost) = grant.lost else { return };
-    let revived = grant.renewals.iter().find(|event| {
-        event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > view.times.at(lost)
-    });
+fn reported_falsely(
+    view: &View<'_>,
+    checker: &Checker,
+    claims: &StoreClaims<'_>,
+    grant: &GrantLife<'_>,
+    report: &mut Report<'_, '_>,
+) {
+    let Some(reported) = LossReport::of(view, grant) else { return };
+    let LossReport { lost, at, .. } = reported;
+    let revived = grant
+        .renewals
+        .iter()
+        .find(|event| event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > at);
     if let Some(event) = revived {
         let what = format!("{} was renewed after its loss was reported", grant.name());
         report.violated(Invariant::I13, Some(grant.key), what, [lost, *event]);
@@ -97,7 +106,7 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, r
     }
     let Some((event, until)) = grant.valid_until() else { return };
     let until = view.times.shift(event, until);
-    let early = until.saturating_sub(view.times.at(lost));
+    let early = until.saturating_sub(at);
     if early <= nanos(checker.lateness) {
         return;
     }
@@ -109,7 +118,25 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, r
         );
         report.violated(Invariant::I13, Some(grant.key), what, [grant.got, event, lost]);
     } else if is_gone(lost) || is_end_of_session(lost) {
-        lost_without_a_fault(view, checker, grant, (lost, event, until), report);
+        lost_without_a_fault(view, checker, claims, grant, (reported, event, until), report);
+    }
+}
+
+/// The report to a holder that its grant was lost: a loss, or the answer to its release.
+#[derive(Clone, Copy)]
+struct LossReport<'h> {
+    lost: &'h Event,
+    at: u64,
+    /// The time before which the grant was not ended by its holder.
+    kept: u64,
+}
+
+impl<'h> LossReport<'h> {
+    fn of(view: &View<'h>, grant: &GrantLife<'h>) -> Option<LossReport<'h>> {
+        let lost = grant.lost.or_else(|| forgotten(grant))?;
+        let at = view.times.at(lost);
+        let release = grant.release.filter(|_| grant.lost.is_none());
+        Some(LossReport { lost, at, kept: release.map_or(at, |release| view.times.at(release.invoke)) })
     }
 }
 
@@ -119,20 +146,29 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, r
 fn lost_without_a_fault(
     view: &View<'_>,
     checker: &Checker,
+    claims: &StoreClaims<'_>,
     grant: &GrantLife<'_>,
-    (lost, confirmed, until): (&Event, &Event, u64),
+    (reported, confirmed, until): (LossReport<'_>, &Event, u64),
     report: &mut Report<'_, '_>,
 ) {
-    let at = view.times.at(lost);
+    let LossReport { lost, at, kept } = reported;
     // A session ends with its network or its client as well.
-    let may_end_it = |fault: &Fault<'_>| fault.is_of_store() || is_end_of_session(lost);
-    if view.faults_in(granted_after(view, grant), at).any(may_end_it) {
+    let is_session = checker.is_held_by_connection || is_end_of_session(lost);
+    let may_end_it = |fault: &Fault<'_>| fault.is_of_store() || is_session;
+    let (begun, known) = claims.span(view, grant);
+    if view.faults_in(begun, at).any(may_end_it) {
         return;
     }
-    // That the store gave it to another is true then, and I4 is broken.
-    let is_taken =
-        |other: &&GrantLife<'_>| other.key == grant.key && other.from >= grant.from && other.from <= at;
-    if view.grants.iter().filter(|other| other.got.index != grant.got.index).any(|other| is_taken(&other)) {
+    // That the store gave it to another is true then, and I4 or I2 is broken. The other may have known of it first.
+    let counted = counted_by_store(grant);
+    let is_of_claim = |other: &GrantLife<'_>| {
+        other.got.index == grant.got.index || counted.is_some() && counted_by_store(other) == counted
+    };
+    let is_taken = |other: &GrantLife<'_>| {
+        let is_later = other.from >= known || counted.is_some() && counted_by_store(other) > counted;
+        other.key == grant.key && is_later && (begun..=kept).contains(&other.from) && !is_of_claim(other)
+    };
+    if view.grants.iter().any(is_taken) {
         return;
     }
     let what = format!(
@@ -140,16 +176,16 @@ fn lost_without_a_fault(
         grant.name(),
         shown(until.saturating_sub(at))
     );
-    let kept = kept_until_the_end(view, checker, grant, at, until);
+    let refused = kept_until_the_end(view, checker, grant, kept, until);
     let mut excuse = Excuse::default();
-    if kept.is_none() {
+    if refused.is_none() {
         let text = format!(
             "the store ended {} or no longer knew it, as its holder said, and no fault of the store was recorded",
             grant.name()
         );
         excuse.doubt = Some(text);
     }
-    let shown_by = [grant.got, confirmed, lost].into_iter().chain(kept);
+    let shown_by = [grant.got, confirmed, lost].into_iter().chain(refused);
     report.violated_because(Invariant::I13, Some(grant.key), what, excuse, shown_by);
 }
 
@@ -280,7 +316,7 @@ fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     requested.map_or(asked, |requested| requested.min(view.times.at(grant.got)).max(asked))
 }
 
-/// Returns the time from which the validity of a grant counts, if that can be told.
+/// Returns the time from which the validity of a grant counts, if that can be reported.
 pub(super) fn requested_at(view: &View<'_>, grant: &GrantLife<'_>) -> Option<u64> {
     let (got, ttl) = (grant.got, grant.asked.values.ttl);
     // The recorder's times and those of a process are not compared.

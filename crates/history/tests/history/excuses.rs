@@ -1,6 +1,6 @@
 //! The store as an excuse: what a client says about it later is none, and a recorded fault of it is one.
 
-use leasehold_history::{Event, FenceValue, Invariant, Operation, Stage, Values};
+use leasehold_history::{Checker, Event, FenceValue, Invariant, Operation, Stage, Values};
 
 use crate::story::{Story, ms};
 
@@ -216,4 +216,47 @@ fn forgotten_grant_that_is_handed_on_is_the_stores() {
         let verdict = story.verdict();
         assert!(verdict.violations.iter().all(|one| one.explained.is_none()), "{:#?}", verdict.violations);
     }
+}
+
+/// A release that finds nothing to release is the report of a loss as well.
+#[test]
+fn i13_release_that_makes_up_a_loss() {
+    // Process 2 is granted the lock at `next`, while or before process 1 releases its own.
+    let story = |next: u64, answered: u64| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).renewed(300, 1, "a", 1_300);
+        let story = story.ask(310, 2).release(400, 1, "a").not_released(answered, 1, "a", GONE);
+        story.got(next, 2, "b", 6, next + 1_000).release(next + 1, 2, "b").released(next + 2, 2, "b")
+    };
+    // The lock was free at once: the release had ended the grant, and said something else.
+    for next in [401, 450] {
+        story(next, 440).breaks(&[Invariant::I13]);
+        let violations = story(next, 440).verdict().violations;
+        assert!(violations[0].doubt.is_some(), "the store may have ended it: {violations:#?}");
+    }
+    // A fault of the store since the grant may have ended it, and one of another process may not.
+    wiped(story(450, 440), 350).is_clean();
+    story(450, 440).fault(350, "answers are lost", Stage::Info, &[1]).breaks(&[Invariant::I13]);
+    // A fault of the network ends a connection, and what it holds.
+    let mut of_connection = Checker::new();
+    of_connection.is_held_by_connection = true;
+    let troubled = story(450, 440).fault(350, "answers are lost", Stage::Info, &[1]);
+    assert!(of_connection.check(&troubled.history()).is_clean());
+    assert!(!of_connection.check(&story(450, 440).history()).is_clean());
+    // When the answer came, the lease was over.
+    story(1_400, 1_290).is_clean();
+    // The store gave it to another before: that is broken, and the answer is right.
+    story(390, 440).breaks(&[Invariant::I4]);
+}
+
+/// The store forgot what a process has, which its next task finds at the release.
+#[test]
+fn i13_loss_of_a_grant_that_was_handed_on() {
+    let story = |wiped_at: u64| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a.0", 5, 1_000);
+        let story = wiped(story, wiped_at).release(100, 1, "a.0").released(101, 1, "a.0");
+        let story = story.ask(102, 3).got(103, 3, "a.1", 5, 1_000).handed_on();
+        story.release(200, 3, "a.1").not_released(201, 3, "a.1", GONE)
+    };
+    story(50).is_clean();
+    assert!(story(300).broken().contains(&Invariant::I13));
 }
