@@ -2,7 +2,7 @@
 
 pub(crate) mod bounds;
 
-use leasehold_history::{Invariant, Unjudged, Verdict};
+use leasehold_history::{History, Invariant, Unjudged, Verdict};
 
 use crate::Expected;
 use crate::results::Outcome;
@@ -38,9 +38,13 @@ pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool
 }
 
 /// Returns why a history shows nothing, a sentence each: no grants, a worker that ended without being asked to, or a
-/// promise about exclusion, about recovery (I5) or about what is left (I7) that could not be judged.
-pub fn gaps(verdict: &Verdict) -> Vec<String> {
+/// promise about exclusion, about recovery (I5) or about what is left (I7) that could not be judged. Neither does a history
+/// that is not well formed.
+pub fn gaps(history: &History, verdict: &Verdict) -> Vec<String> {
     let mut gaps = Vec::new();
+    if let Err(error) = history.validate() {
+        gaps.push(format!("the recording is not well formed: {error}"));
+    }
     if verdict.counts.grants == 0 {
         gaps.push("nothing was granted".to_owned());
     }
@@ -59,7 +63,7 @@ const UNPLANNED: [&str; 2] = ["exit of worker", "no end of worker"];
 
 #[cfg(test)]
 mod tests {
-    use leasehold_history::{Checker, Event, History, Operation, Stage, Values};
+    use leasehold_history::{Checker, Event, Operation, Stage, Values};
 
     use super::*;
 
@@ -104,16 +108,37 @@ mod tests {
         Event::new(Stage::Info, Operation::Fault).with(values)
     }
 
+    fn gaps_of(history: &History) -> Vec<String> {
+        gaps(history, &Checker::new().check(history))
+    }
+
+    /// The end of a process would cut off what it believes to hold.
+    #[test]
+    fn a_history_in_which_a_killed_process_acts_is_not_judged() {
+        let kill = |target: u64| {
+            let mut kill = fault("kill worker 0");
+            kill.values.target = vec![target];
+            kill
+        };
+        let story = |dead: u64| {
+            let of = |stage: Stage| Event::new(stage, Operation::Acquire).by(1).on("job");
+            History::new([of(Stage::Invoke), kill(dead), of(Stage::Ok)])
+        };
+        let is_gap = |gap: &String| gap.contains("not well formed") && gap.contains("after it was killed");
+        assert!(gaps_of(&story(1)).iter().any(is_gap), "{:?}", gaps_of(&story(1)));
+        assert!(!gaps_of(&story(2)).iter().any(is_gap), "{:?}", gaps_of(&story(2)));
+    }
+
     #[test]
     fn gaps_are_no_grants_ends_of_workers_and_what_is_unjudged() {
-        let empty = gaps(&Checker::new().check(&History::default()));
+        let empty = gaps_of(&History::default());
         for part in ["nothing was granted", "I1", "I2", "I3", "I4", "I5", "I7"] {
             assert!(empty.iter().any(|gap| gap.contains(part)), "{part}: {empty:?}");
         }
         assert!(!empty.iter().any(|gap| gap.starts_with("I8")), "{empty:?}");
         let ends =
             ["exit of worker 2: no memory", "no end of worker 0", "kill worker 1", "F1 round 0"].map(fault);
-        let ended = gaps(&Checker::new().check(&History::new(ends)));
+        let ended = gaps_of(&History::new(ends));
         assert_eq!(ended.iter().filter(|gap| gap.contains("by itself")).count(), 2, "{ended:?}");
     }
 }

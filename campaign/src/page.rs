@@ -205,6 +205,7 @@ const LEGEND: &str = "\
   Renewals were not counted yet.
 - *not judged*: the history shows nothing: no lock was granted, a worker ended by itself, no fault had an effect,
   nobody could ask what was left (I7), or one of I1 to I5 could not be judged. It is a failure of the run.
+  So is a recording that is not well formed, such as one in which a killed process still acts.
 - *timing broken*: two holders were valid by their own clocks at one time, in some of the histories.
   It is expected in this cell, because an assumption of the store's page is broken,
   and only if a fault was at work between the two grants.

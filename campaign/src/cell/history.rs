@@ -69,7 +69,7 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
     let verdict = checker(cell.store, run.allowance).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
-    let mut gaps = gaps(&verdict);
+    let mut gaps = gaps(&history, &verdict);
     if happened.faults == 0 {
         gaps.push(format!("no fault had an effect, of {} that were tried", happened.without_effect));
     }
