@@ -3,6 +3,7 @@
 //! Ground rules: nothing but tests starts them. Each defect is one that a real client could have.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -42,11 +43,13 @@ pub enum Defect {
     MakesUpLosses,
     /// A release frees the lock, and the client says that the store no longer knew the claim.
     MakesUpGoneReleases,
+    /// A process that was killed leaves something behind with which no other one opens the store.
+    StaysShut,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 10] = [
+    pub const ALL: [Defect; 11] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -57,6 +60,7 @@ impl Defect {
         Defect::ForgetsReleases,
         Defect::MakesUpLosses,
         Defect::MakesUpGoneReleases,
+        Defect::StaysShut,
     ];
 
     /// Returns the defect of this name.
@@ -86,8 +90,9 @@ pub fn work(name: &str) -> ExitCode {
     let _ = DEFECT.set(defect);
     worker::run_with(|url| {
         Box::pin(async move {
-            let client = Client::open(url).await?;
             let defect = DEFECT.get().copied().unwrap_or(Defect::None);
+            let is_shut = defect == Defect::StaysShut && was_killed_before(url);
+            let client = Client::open(if is_shut { "nothing:" } else { url }).await?;
             Client::builder().over(Arc::new(Broken {
                 inner: client.backend().clone(),
                 defect,
@@ -95,6 +100,15 @@ pub fn work(name: &str) -> ExitCode {
             }))
         })
     })
+}
+
+/// Returns `true` if a process that opened this database before lives no more. Each leaves a file beside it.
+fn was_killed_before(url: &str) -> bool {
+    let opened = Path::new(url.trim_start_matches("sqlite:")).with_extension("opened");
+    let id = std::process::id().to_string();
+    let left = std::fs::create_dir_all(&opened).and_then(|()| std::fs::write(opened.join(id), ""));
+    let others = left.and_then(|()| std::fs::read_dir(&opened)).into_iter().flatten().flatten();
+    others.map(|other| Path::new("/proc").join(other.file_name())).any(|process| !process.exists())
 }
 
 /// A backend around a backend, with a defect.

@@ -37,9 +37,9 @@ pub fn judge(expected: Expected, seen: &Seen, gaps: &[String]) -> (Outcome, bool
     }
 }
 
-/// Returns why a history shows nothing, a sentence each: no grants, a worker that ended without being asked to, or a
-/// promise about exclusion, about recovery (I5) or about what is left (I7) that could not be judged. Neither does a history
-/// that is not well formed.
+/// Returns why a history shows nothing, a sentence each: no grants, a worker that ended without being asked to or that
+/// never opened the store, or a promise about exclusion, about recovery (I5) or about what is left (I7) that could not be
+/// judged. Neither does a history that is not well formed.
 pub fn gaps(history: &History, verdict: &Verdict) -> Vec<String> {
     let mut gaps = Vec::new();
     if let Err(error) = history.validate() {
@@ -49,8 +49,13 @@ pub fn gaps(history: &History, verdict: &Verdict) -> Vec<String> {
         gaps.push("nothing was granted".to_owned());
     }
     let labels = verdict.faults.iter().filter_map(|fault| fault.values.label.as_deref());
-    let ends = labels.filter(|label| UNPLANNED.iter().any(|begin| label.starts_with(begin)));
-    gaps.extend(ends.map(|label| format!("a worker ended by itself: {label}")));
+    for label in labels {
+        if UNPLANNED.iter().any(|begin| label.starts_with(begin)) {
+            gaps.push(format!("a worker ended by itself: {label}"));
+        } else if label.starts_with(UNSTARTED) {
+            gaps.push(format!("a worker could not take the place of another one: {label}"));
+        }
+    }
     // Names that could not be removed keep nobody out.
     let is_unasked = |one: &Unjudged| one.invariant == Invariant::I7 && !one.why.starts_with("names");
     let unjudged = verdict.unjudged.iter().filter(|one| one.invariant <= Invariant::I5 || is_unasked(one));
@@ -60,6 +65,8 @@ pub fn gaps(history: &History, verdict: &Verdict) -> Vec<String> {
 
 /// The beginnings of the rig's labels for a worker that ended, or that had to be ended, without a plan.
 const UNPLANNED: [&str; 2] = ["exit of worker", "no end of worker"];
+/// The beginning of the rig's label for a worker that took another one's place, and did not open the store.
+const UNSTARTED: &str = "no start of worker";
 
 #[cfg(test)]
 mod tests {

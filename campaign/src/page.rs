@@ -203,7 +203,8 @@ const LEGEND: &str = "\
 - *held, nothing hit*: nothing was violated, and no holder was hit, so the cell says little about holders.
 - *held, hits unknown*: nothing was violated, no holder lost its lock, and the register refused nothing.
   Renewals were not counted yet.
-- *not judged*: the history shows nothing: no lock was granted, a worker ended by itself, no fault had an effect,
+- *not judged*: the history shows nothing: no lock was granted, a worker ended by itself,
+  one that took the place of another could not open the store, no fault had an effect,
   nobody could ask what was left (I7), or one of I1 to I5 could not be judged. It is a failure of the run.
   So is a recording that is not well formed, such as one in which a killed process still acts.
 - *timing broken*: two holders were valid by their own clocks at one time, in some of the histories.

@@ -164,8 +164,16 @@ async fn a_loss_that_is_made_up_is_found() {
     guilty(&verdict, Invariant::I13);
 }
 
-/// Runs a cell with such workers. Returns nothing where its server is not installed.
+/// Runs a cell with such workers, which has to show something. Returns nothing where its server is not installed.
 async fn cell(defect: Defect, store: Store, fault: u8) -> Option<Record> {
+    let record = record(defect, store, fault).await?;
+    let is_judged = !matches!(record.outcome, CellOutcome::NotJudged | CellOutcome::Failed);
+    assert!(is_judged, "the cell shows nothing: {record:#?}");
+    Some(record)
+}
+
+/// Runs a cell with such workers. Returns nothing where its server is not installed.
+async fn record(defect: Defect, store: Store, fault: u8) -> Option<Record> {
     // A round of F5 takes longer than others: a server ends and comes back.
     let seconds = if fault == 5 { 12 } else { 6 };
     let mut run = Run::of(1, Duration::from_secs(seconds));
@@ -177,8 +185,6 @@ async fn cell(defect: Defect, store: Store, fault: u8) -> Option<Record> {
         require::skip(store.word(), &record.note);
         return None;
     }
-    let is_judged = !matches!(record.outcome, CellOutcome::NotJudged | CellOutcome::Failed);
-    assert!(is_judged, "the cell shows nothing: {record:#?}");
     Some(record)
 }
 
@@ -210,6 +216,12 @@ async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
         Defect::MakesUpGoneReleases,
     ];
     is_found_in(Store::Sqlite, 20, &defects).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cell_with_kills_finds_stores_that_stay_shut() {
+    let Some(broken) = record(Defect::StaysShut, Store::Sqlite, 4).await else { return };
+    assert!(!broken.expected && broken.note.contains("no start of worker"), "{broken:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,17 +101,10 @@ impl Rig {
         let starts: Vec<(usize, Start)> =
             (0..rig.plan.processes).map(|number| rig.assigned(number, false)).collect();
         for (number, start) in starts {
-            let (worker, ready) = rig.spawner.spawn(start, rig.recorder.clone())?;
+            let worker = rig.spawner.spawn(start, rig.recorder.clone())?;
             rig.workers.push(worker);
             // One after the other: a machine that is busy starts them no faster all at once.
-            let opened = tokio::time::timeout(TO_OPEN, ready).await;
-            let what = match opened {
-                Ok(Ok(Ok(()))) => continue,
-                Ok(Ok(Err(error))) => format!("cannot open the store: {error}"),
-                Ok(Err(_)) => format!("ended at its start{}", rig.workers[number].last_words()),
-                Err(_) => format!("did not open the store within {TO_OPEN:?}"),
-            };
-            return Err(RigError::Worker { worker: number, what });
+            rig.workers[number].opened().await.map_err(|what| RigError::Worker { worker: number, what })?;
         }
         Ok(rig)
     }
@@ -193,7 +186,8 @@ impl Rig {
         self.worker(worker)?.kill(&recorder)
     }
 
-    /// Starts a killed worker again, as another process. It opens the store as soon as it can.
+    /// Starts a killed worker again, as another process. It opens the store as soon as it can. If it has not by the end of
+    /// the recording, the history says so.
     ///
     /// # Errors
     /// If it is running, or cannot be started.
@@ -202,8 +196,7 @@ impl Rig {
             return Err(RigError::Worker { worker, what: "is running: kill it first".to_owned() });
         }
         let (_, start) = self.assigned(worker, true);
-        let (started, _) = self.spawner.spawn(start, self.recorder.clone())?;
-        self.workers[worker] = started;
+        self.workers[worker] = self.spawner.spawn(start, self.recorder.clone())?;
         Ok(())
     }
 
@@ -228,14 +221,17 @@ impl Rig {
         self.recorder.fault(label, stage, None);
     }
 
-    /// Ends the recording: resumes all workers, lets them finish and close, looks for what is left in the
-    /// store, removes it, and returns the history. The store should be healthy by then.
+    /// Ends the recording: resumes all workers, lets those that were started again open the store, lets all finish and
+    /// close, looks for what is left in the store, removes it, and returns the history. The store should be healthy by then.
     ///
     /// # Errors
     /// If the machine fails. A worker that does not end in time is killed, and the history says so.
     pub async fn finish(mut self) -> Result<History, RigError> {
         for worker in &mut self.workers {
             worker.resume_if_paused(&self.recorder);
+        }
+        for worker in &mut self.workers {
+            worker.notice_start(&self.recorder).await;
         }
         self.recorder.served(Event::new(Stage::Info, Operation::Drain));
         for worker in &mut self.workers {
@@ -281,6 +277,5 @@ pub(crate) fn prefix() -> String {
 
 /// The beginning of all names of all runs.
 pub(crate) const PREFIX: &str = "leasehold-torture/";
-const TO_OPEN: Duration = Duration::from_secs(30);
 const TO_CLOSE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);

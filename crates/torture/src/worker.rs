@@ -101,8 +101,8 @@ async fn open(
             Ok(client) => return Ok(Some(client)),
             Err(error) => error,
         };
+        send(&Message::Failed(error.to_string()))?;
         if !assignment.is_patient {
-            send(&Message::Failed(error.to_string()))?;
             return Ok(None);
         }
         tokio::select! {

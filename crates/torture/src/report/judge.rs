@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use leasehold_history::{Event, Invariant, Operation, Stage, Violation};
 
 use super::{Finding, Judgement, Report, many};
-use crate::rig::process::HUNG;
+use crate::rig::process::{HUNG, UNSTARTED};
 use crate::rig::residue::CLAIMS;
 
 impl Report {
@@ -107,7 +107,7 @@ impl Report {
 }
 
 /// The beginnings of labels of faults that no plan has.
-const UNPLANNED: &[&str] = &["exit", "suspend", HUNG];
+const UNPLANNED: &[&str] = &["exit", "suspend", HUNG, UNSTARTED];
 /// The beginnings of labels of faults that disturb a run from outside.
 const FROM_OUTSIDE: &[&str] = &["exit", "suspend"];
 

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_history::Stage;
 use rustix::process::{Pid, Signal, kill_process};
@@ -40,10 +40,12 @@ pub(super) struct Worker {
     over: Receiver<u64>,
     ended_at: Option<u64>,
     words: Arc<Mutex<Vec<String>>>,
+    /// The time of its start, and its answer, until somebody waits for it.
+    starting: Option<(Instant, Ready)>,
 }
 
 /// The answer of a worker that it has opened the store, or cannot.
-pub(super) type Ready = oneshot::Receiver<Result<(), String>>;
+type Ready = oneshot::Receiver<Result<(), String>>;
 
 /// A command to start, and where to send the process.
 type StartOrder = (Command, Sender<std::io::Result<Child>>);
@@ -67,7 +69,7 @@ impl Spawner {
     }
 
     /// Starts a worker.
-    pub(super) fn spawn(&self, start: Start, recorder: Arc<Recorder>) -> Result<(Worker, Ready), RigError> {
+    pub(super) fn spawn(&self, start: Start, recorder: Arc<Recorder>) -> Result<Worker, RigError> {
         let assignment = start.assignment;
         let (number, spawn) = (assignment.worker, assignment.spawn);
         let failed = |what: String| RigError::Worker { worker: number, what };
@@ -90,20 +92,22 @@ impl Spawner {
             let words = words.clone();
             std::thread::Builder::new()
                 .name("stderr".into())
-                .spawn(move || keep_last(BufReader::new(stderr), &words))?;
+                .spawn(move || keep_all(BufReader::new(stderr), &words))?;
         }
         let (ready, is_ready) = oneshot::channel();
         let (ended, over) = channel();
         if let Some(stdout) = child.stdout.take() {
+            let (words, is_patient) = (words.clone(), assignment.is_patient);
             std::thread::Builder::new().name("events".into()).spawn(move || {
-                read(BufReader::new(stdout), spawn, &recorder, ready);
+                let retried = is_patient.then_some(&*words);
+                read(BufReader::new(stdout), spawn, &recorder, ready, retried);
                 let _ = ended.send(now());
             })?;
         }
         let process = Some(child);
         let (is_paused, was_asked, ended_at) = (false, false, None);
-        let worker = Worker { number, spawn, process, orders, is_paused, was_asked, over, ended_at, words };
-        Ok((worker, is_ready))
+        let starting = Some((Instant::now(), is_ready));
+        Ok(Worker { number, spawn, process, orders, is_paused, was_asked, over, ended_at, words, starting })
     }
 }
 
@@ -126,8 +130,15 @@ fn command(assignment: &Assignment) -> Command {
     command
 }
 
-/// Reads the messages of a worker, until it has ended.
-fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::Sender<Result<(), String>>) {
+/// Reads the messages of a worker, until it has ended. The failures of one that tries again to open the store go to
+/// `retried`.
+fn read(
+    lines: impl BufRead,
+    spawn: Spawn,
+    recorder: &Recorder,
+    ready: oneshot::Sender<Result<(), String>>,
+    retried: Option<&Mutex<Vec<String>>>,
+) {
     let mut ready = Some(ready);
     for line in lines.lines() {
         // A line that is cut off is the last one of a killed worker.
@@ -138,7 +149,13 @@ fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::
                 continue;
             }
             Message::Ready(_) => Ok(()),
-            Message::Failed(error) => Err(error),
+            Message::Failed(error) => match retried {
+                Some(words) => {
+                    keep(words, error);
+                    continue;
+                }
+                None => Err(error),
+            },
         };
         if let Some(ready) = ready.take() {
             let _ = ready.send(answer);
@@ -147,14 +164,20 @@ fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::
 }
 
 /// Keeps the last lines of a stream.
-fn keep_last(lines: impl BufRead, words: &Mutex<Vec<String>>) {
-    for line in lines.lines().map_while(Result::ok) {
-        let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.len() >= LAST_WORDS {
-            words.remove(0);
-        }
-        words.push(line);
+fn keep_all(lines: impl BufRead, words: &Mutex<Vec<String>>) {
+    lines.lines().map_while(Result::ok).for_each(|line| keep(words, line));
+}
+
+/// Keeps a line, and the last ones before it.
+fn keep(words: &Mutex<Vec<String>>, line: String) {
+    let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
+    if words.last() == Some(&line) {
+        return;
     }
+    if words.len() >= LAST_WORDS {
+        words.remove(0);
+    }
+    words.push(line);
 }
 
 impl Worker {
@@ -166,6 +189,27 @@ impl Worker {
     pub(super) fn last_words(&self) -> String {
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         if words.is_empty() { String::new() } else { format!(": {}", words.join("; ")) }
+    }
+
+    /// Waits until the worker has opened the store, for a time from its start. Returns why it has not.
+    pub(super) async fn opened(&mut self) -> Result<(), String> {
+        let Some((begun, ready)) = self.starting.take() else { return Ok(()) };
+        match tokio::time::timeout(TO_OPEN.saturating_sub(begun.elapsed()), ready).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(format!("cannot open the store: {error}")),
+            Ok(Err(_)) => Err(format!("ended at its start{}", self.last_words())),
+            Err(_) => Err(format!("did not open the store within {TO_OPEN:?}{}", self.last_words())),
+        }
+    }
+
+    /// Records that the worker, which took another one's place, has not opened the store.
+    pub(super) async fn notice_start(&mut self, recorder: &Recorder) {
+        if self.process.is_some()
+            && let Err(why) = self.opened().await
+        {
+            let label = format!("{}, which {why}", self.label(UNSTARTED));
+            recorder.fault(&label, Stage::Info, Some(self.spawn));
+        }
     }
 
     fn label(&self, what: &str) -> String {
@@ -291,5 +335,8 @@ impl Drop for Worker {
 
 /// The label of a worker that did not end when it was asked to.
 pub(crate) const HUNG: &str = "no end of";
+/// The label of a worker that took the place of another one, and did not open the store.
+pub(crate) const UNSTARTED: &str = "no start of";
+const TO_OPEN: Duration = Duration::from_secs(30);
 const LAST_WORDS: usize = 5;
 const TO_READ: Duration = Duration::from_secs(10);
