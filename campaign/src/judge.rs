@@ -146,6 +146,8 @@ mod tests {
         let ends =
             ["exit of worker 2: no memory", "no end of worker 0", "kill worker 1", "F1 round 0"].map(fault);
         let ended = gaps_of(&History::new(ends));
+        let unstarted = gaps_of(&History::new([fault("no start of worker 1, which ended at its start")]));
+        assert!(unstarted.iter().any(|gap| gap.contains("the place of another")), "{unstarted:?}");
         assert_eq!(ended.iter().filter(|gap| gap.contains("by itself")).count(), 2, "{ended:?}");
     }
 }

@@ -84,6 +84,7 @@ async fn failover_of_mariadb_is_judged_to_its_end() {
 async fn advisory_locks_through_a_pooler_are_refused() {
     let Some(record) = run(Store::PostgresAdvisory, 19).await else { return };
     assert!(record.expected && record.outcome == CellOutcome::Refused, "{record:#?}");
+    assert!(record.note.contains("a pooler in between"), "{record:#?}");
 }
 
 /// Returns the processes that a process has started, and those that these have.

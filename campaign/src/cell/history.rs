@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
 use leasehold_history::{History, Verdict};
-use leasehold_torture::{Dense, Edge, Plan, Rig};
+use leasehold_torture::{Dense, Edge, Plan, Rig, RigError};
 
 use super::targets::with_targets;
 use super::{Cell, Findings, Run, judged};
@@ -52,7 +52,7 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let version = world.version().await;
     let mut rig = match Rig::start(plan(cell, run, seed, &world, &*fault)).await {
         Ok(rig) => rig,
-        Err(error) if matches!(cell.expected(), Expected::Refused(_)) => {
+        Err(error) if is_refusal(cell.expected(), &error) => {
             let mut findings =
                 Findings::without_history(Found::Refused, true, first_line(&error.to_string()));
             findings.version = version;
@@ -87,6 +87,13 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let unjudged: BTreeSet<String> = verdict.unjudged.iter().map(|one| one.invariant.to_string()).collect();
     findings.unjudged = Some(unjudged.into_iter().collect());
     Ok(findings)
+}
+
+/// Returns `true` if the store refuses to lock, as it was expected to. A server that does not answer refuses nothing.
+fn is_refusal(expected: Expected, error: &RigError) -> bool {
+    let is_of_store =
+        matches!(error, RigError::Store(error) if error.kind() == leasehold::ErrorKind::Unsupported);
+    is_of_store && matches!(expected, Expected::Refused(_))
 }
 
 fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection) -> Plan {
@@ -203,6 +210,15 @@ fn keep(cell: &Cell, run: &Run, seed: u64, history: &History, verdict: &Verdict)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_cell_that_cannot_start_is_not_refused() {
+        let refusal = Expected::Refused("a reason");
+        let ended = RigError::Worker { worker: 0, what: "ended at its start".to_owned() };
+        assert!(!is_refusal(refusal, &ended));
+        let unknown = leasehold::Client::open("nothing:").await.unwrap_err();
+        assert!(!is_refusal(refusal, &RigError::Store(unknown)));
+    }
 
     #[test]
     fn a_round_that_did_nothing_is_no_fault() {
