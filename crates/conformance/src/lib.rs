@@ -51,7 +51,7 @@
 //! | group | the rule that a backend keeps |
 //! |---|---|
 //! | `profile` | it behaves as its profile says, no less and no more |
-//! | `safety` | the weights of what is held together never exceed the smallest capacity |
+//! | `safety` | the weights of what is held together never exceed the smallest capacity, and fences rise in a race as well |
 //! | `idempotence` | any call may be repeated with the same claim |
 //! | `adoption` | where a claim can be transferred: another client continues it |
 //! | `renewal` | a renewal never resurrects and never shortens |

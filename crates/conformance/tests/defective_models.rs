@@ -128,6 +128,8 @@ faults! {
         FenceBeginsAgain in strong breaks "order::a_fence_survives_the_end_of_a_lease",
             "order::fences_rise_over_two_hundred_grants";
         FenceBeginsAgain in session breaks "processes::kill_at_any_instant_leaves_no_damage";
+        FenceDrawnBeforeTheGrant in strong breaks "safety::one_holder_among_many_takers",
+            "safety::writers_of_different_shares_exclude_each_other", "safety::readers_and_writers";
         LastComesFirst in strong breaks "order::queue_of_ten_is_granted_in_order";
         PassesTheQueue in strong breaks "order::readers_do_not_pass_a_waiting_writer",
             "order::small_claims_do_not_pass_a_large_one";

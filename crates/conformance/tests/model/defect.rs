@@ -51,6 +51,7 @@ pub enum Defect {
     // Of the order.
     FenceRepeats,
     FenceBeginsAgain,
+    FenceDrawnBeforeTheGrant,
     LastComesFirst,
     PassesTheQueue,
     CountsOnlyHolders,

@@ -37,6 +37,8 @@ pub struct Store {
 struct State {
     queues: BTreeMap<Resource, Ledger>,
     idle: HashMap<Resource, Fence>,
+    /// The last number that was drawn for a grant that was still to be decided.
+    drawn: HashMap<Resource, u64>,
     wakeups: HashMap<ClaimId, Arc<Notify>>,
     arrivals: VecDeque<ClaimId>,
     watchers: Arc<Notify>,
@@ -474,6 +476,24 @@ impl Model {
         Arc::clone(self.store.state().wakeups.entry(claim.id).or_default())
     }
 
+    /// Draws the fence of a grant in a step of its own, if that is the defect. Every second one is decided later than
+    /// the one after it.
+    async fn draw(&self, claim: &Claim) -> Option<Fence> {
+        if !self.store.is(Defect::FenceDrawnBeforeTheGrant) {
+            return None;
+        }
+        let drawn = {
+            let mut state = self.store.state();
+            let last = state.drawn.entry(claim.resource.clone()).or_default();
+            *last += 1;
+            *last
+        };
+        if drawn % 2 == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Some(Fence::new(0, drawn, 0))
+    }
+
     fn earliest(&self, earliest: Moment) -> Duration {
         if self.store.is(Defect::NeverChecksAgain) {
             return Duration::from_secs(3600);
@@ -585,6 +605,7 @@ impl Backend for Model {
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let store = &self.store;
         store.refuse(claim)?;
+        let drawn = self.draw(claim).await;
         let wakeup = self.wakeup(claim);
         let mut waited = false;
         loop {
@@ -596,6 +617,7 @@ impl Backend for Model {
             let mut asked_at = patience.now();
             let (ahead, earliest) = match store.ask(claim, patient, 0) {
                 Verdict::Granted(fence) => {
+                    let fence = drawn.unwrap_or(fence);
                     if store.is(Defect::AskedAtTheAnswer) {
                         asked_at = asked_at.after(Duration::from_secs(1));
                     }
