@@ -2,24 +2,29 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use leasehold_campaign::Store;
 use leasehold_campaign::endure::{self, Endurance, Sample};
 use leasehold_testkit::require;
 
-async fn short(store: Store) {
-    let folder = tempfile::tempdir().unwrap();
-    let endurance = Endurance {
+fn of_seconds(store: Store, seconds: u64, folder: &Path) -> Endurance {
+    Endurance {
         store,
-        length: Duration::from_secs(12),
+        length: Duration::from_secs(seconds),
         processes: 3,
         names: 5,
         seed: 1,
-        folder: folder.path().to_owned(),
+        folder: folder.to_owned(),
         publish: None,
         program: Some((env!("CARGO_BIN_EXE_campaign").into(), vec!["endure-worker".to_owned()])),
-    };
+    }
+}
+
+async fn short(store: Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let endurance = of_seconds(store, 12, folder.path());
     let verdict = match endure::run(&endurance).await {
         Ok(verdict) => verdict,
         Err(error) => match error.downcast_ref::<leasehold_testkit::Error>() {
@@ -33,6 +38,12 @@ async fn short(store: Store) {
     // Seconds say nothing about memory that warms up for longer, and little about what varies with the locks that are
     // held. But what each of hundreds of acquisitions leaves is more than all that a process uses.
     assert!(verdict.acquired() > 300, "{verdict}");
+    let lacks = |one: &&String| !one.contains("in the last fifth");
+    assert_eq!(
+        verdict.objections().iter().find(lacks),
+        None,
+        "all processes are there, and end when they are asked to"
+    );
     let leaks = verdict
         .judgements()
         .iter()
@@ -54,4 +65,15 @@ async fn processes_on_files_stay_flat() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_on_redis_stay_flat() {
     short(Store::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_end_by_themselves_are_not_flat() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut endurance = of_seconds(Store::File, 2, folder.path());
+    let script = r#"read orders; echo '{"acquired":1,"failed":0,"tasks":1}'; exit 3"#;
+    endurance.program = Some(("/bin/sh".into(), vec!["-c".to_owned(), script.to_owned()]));
+    let verdict = endure::run(&endurance).await.unwrap();
+    assert!(!verdict.is_flat(), "{verdict}");
+    assert!(verdict.objections()[0].starts_with("3 processes ended by themselves"), "{verdict}");
 }

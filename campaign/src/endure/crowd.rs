@@ -21,6 +21,8 @@ pub(super) struct Crowd {
     /// The counts of processes that were killed.
     before: Done,
     replaced: u64,
+    /// The processes that ended by themselves before they were replaced.
+    ended: u32,
 }
 
 struct Process {
@@ -32,6 +34,8 @@ struct Process {
 
 /// The acquisitions of all processes in a second, about: a load that two cores carry, with their servers.
 const RATE: u32 = 400;
+/// Longer than a worker waits for a lock and closes its client, on a busy machine.
+const ENDING: Duration = Duration::from_secs(60);
 
 impl Crowd {
     pub(super) async fn start(endurance: &Endurance, world: &World) -> Outcome<Crowd> {
@@ -40,6 +44,7 @@ impl Crowd {
             endurance: endurance.clone(),
             before: Done::default(),
             replaced: 0,
+            ended: 0,
         };
         for number in 0..endurance.processes as usize {
             let process = crowd.begin(number, world).await?;
@@ -141,7 +146,11 @@ impl Crowd {
     pub(super) async fn replace_one(&mut self, pick: u64, world: &World) -> Outcome {
         let number = (pick % self.processes.len() as u64) as usize;
         let old = &mut self.processes[number];
-        old.child.kill().await?;
+        if old.has_ended() {
+            self.ended += 1;
+        } else {
+            old.child.kill().await?;
+        }
         let done = *old.done.lock().unwrap_or_else(PoisonError::into_inner);
         self.before.acquired += done.acquired;
         self.before.failed += done.failed;
@@ -150,15 +159,34 @@ impl Crowd {
         Ok(())
     }
 
-    /// Asks all processes to end, and kills those that do not.
-    pub(super) async fn end(mut self) {
+    /// Asks all processes to end, and kills those that do not. Returns how many ended before that, were killed, or ended
+    /// with an error.
+    pub(super) async fn end(mut self) -> u32 {
+        let mut ended = self.ended;
+        for process in &mut self.processes {
+            ended += u32::from(process.has_ended());
+        }
+        self.processes.retain_mut(|process| !process.has_ended());
         for process in &mut self.processes {
             process.input = None;
         }
         for process in &mut self.processes {
-            if tokio::time::timeout(Duration::from_secs(30), process.child.wait()).await.is_err() {
-                let _ = process.child.kill().await;
-            }
+            let is_well = match tokio::time::timeout(ENDING, process.child.wait()).await {
+                Ok(status) => status.is_ok_and(|status| status.success()),
+                Err(_) => {
+                    let _ = process.child.kill().await;
+                    false
+                }
+            };
+            ended += u32::from(!is_well);
         }
+        ended
+    }
+}
+
+impl Process {
+    /// Returns `true` if it ended by itself.
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 }

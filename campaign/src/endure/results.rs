@@ -29,6 +29,9 @@ pub struct Endured {
     pub failed: u64,
     /// The course of each quantity.
     pub judgements: Vec<Judgement>,
+    /// Why these say nothing, if they do not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objections: Vec<String>,
     /// The version of the server.
     pub version: String,
     /// The machine.
@@ -57,6 +60,7 @@ impl Endured {
             acquired: verdict.acquired(),
             failed: verdict.failed(),
             judgements: verdict.judgements().to_vec(),
+            objections: verdict.objections().to_vec(),
             version,
             machine,
             date,
@@ -64,9 +68,9 @@ impl Endured {
         }
     }
 
-    /// Returns `true` if nothing grew, and something was acquired.
+    /// Returns `true` if nothing grew, and all processes acquired locks until the end.
     pub fn is_flat(&self) -> bool {
-        self.acquired > 0 && self.judgements.iter().all(Judgement::is_flat)
+        self.acquired > 0 && self.objections.is_empty() && self.judgements.iter().all(Judgement::is_flat)
     }
 
     /// Returns the name of the picture of a store.
@@ -112,6 +116,7 @@ pub(crate) mod tests {
             acquired: 480_000,
             failed: 7,
             judgements: vec![judgement],
+            objections: Vec::new(),
             version: "Redis 7.0.15".to_owned(),
             machine: "2 cores, Debian".to_owned(),
             date: "2026-01-31".to_owned(),

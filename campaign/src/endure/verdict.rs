@@ -3,6 +3,9 @@
 //! The rule: after the first fifth of the time, the median of the slopes between all pairs of samples (Theil and
 //! Sen), times the rest of the time, is at most a tenth of the median value, or at most what is written here for
 //! the quantity. The median of slopes does not follow single outliers, such as a process that was just replaced.
+//!
+//! What is averaged over those that are left says nothing about those that are gone, and who does nothing uses nothing.
+//! So all processes have to be there until the end, and to acquire locks until then.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,6 +26,7 @@ pub struct Verdict {
     acquired: u64,
     failed: u64,
     judgements: Vec<Judgement>,
+    objections: Vec<String>,
 }
 
 /// The judgement of one quantity.
@@ -52,6 +56,9 @@ const WARM_UP: f64 = 0.2;
 const TENTH: f64 = 0.1;
 /// The fewest samples that say something.
 const FEWEST: usize = 5;
+/// The part of the acquisitions a second of the second fifth that the last fifth has to have. Faults and a busy machine
+/// delay some; processes that hang or fail acquire hardly any.
+const STILL: f64 = 1.0 / 3.0;
 
 /// A quantity: its name, the way to read it, and a growth that counts as none.
 struct Quantity {
@@ -74,8 +81,8 @@ const QUANTITIES: [Quantity; 5] = [
 ];
 
 impl Verdict {
-    /// Judges samples.
-    pub fn of(endurance: &Endurance, samples: &[Sample]) -> Verdict {
+    /// Judges samples of processes, so many of which ended by themselves or did not end well.
+    pub fn of(endurance: &Endurance, samples: &[Sample], ended: u32) -> Verdict {
         let last = samples.last().copied().unwrap_or_default();
         let warm = endurance.length.as_secs_f64() * WARM_UP;
         let judge = |quantity: &Quantity| {
@@ -94,12 +101,18 @@ impl Verdict {
             acquired: last.acquired,
             failed: last.failed,
             judgements: QUANTITIES.iter().map(judge).collect(),
+            objections: objections(endurance, samples, ended),
         }
     }
 
-    /// Returns `true` if every quantity stays flat, and the processes did something.
+    /// Returns `true` if every quantity stays flat, and all processes did something until the end.
     pub fn is_flat(&self) -> bool {
-        self.acquired > 0 && self.judgements.iter().all(Judgement::is_flat)
+        self.acquired > 0 && self.objections.is_empty() && self.judgements.iter().all(Judgement::is_flat)
+    }
+
+    /// Returns why the quantities say nothing, whatever they are: processes are gone, or do nothing.
+    pub fn objections(&self) -> &[String] {
+        &self.objections
     }
 
     /// Returns the acquisitions.
@@ -133,6 +146,35 @@ impl Verdict {
         };
         QUANTITIES.iter().map(panel).collect()
     }
+}
+
+fn objections(endurance: &Endurance, samples: &[Sample], ended: u32) -> Vec<String> {
+    let mut objections = Vec::new();
+    if ended > 0 {
+        objections.push(format!("{ended} processes ended by themselves, or not well"));
+    }
+    // One that is replaced just now may be missing in one sample.
+    let lacks = |sample: &Sample| sample.processes < endurance.processes;
+    if let Some(pair) = samples.windows(2).find(|pair| pair.iter().all(lacks)) {
+        let (there, since) = (pair[1].processes, pair[0].seconds);
+        objections.push(format!("{there} of {} processes are there after {since:.0} s", endurance.processes));
+    }
+    let fifth = endurance.length.as_secs_f64() / 5.0;
+    let (early, late) = (rate(samples, fifth, fifth * 2.0), rate(samples, fifth * 4.0, f64::INFINITY));
+    if late <= early * STILL {
+        objections
+            .push(format!("{late:.1} acquisitions a second in the last fifth, and {early:.1} in the second"));
+    }
+    objections
+}
+
+/// Returns the acquisitions a second between two times.
+fn rate(samples: &[Sample], from: f64, to: f64) -> f64 {
+    let mut within = samples.iter().filter(|sample| sample.seconds >= from && sample.seconds <= to);
+    let Some(first) = within.next() else { return 0.0 };
+    let last = within.next_back().unwrap_or(first);
+    let time = last.seconds - first.seconds;
+    if time > 0.0 { last.acquired.saturating_sub(first.acquired) as f64 / time } else { 0.0 }
 }
 
 fn judgement(quantity: &Quantity, points: &[(f64, f64)]) -> Judgement {
@@ -190,7 +232,7 @@ impl fmt::Display for Verdict {
                 one.quantity, one.median, one.growth, one.allowed
             )?;
         }
-        Ok(())
+        self.objections.iter().try_for_each(|one| writeln!(f, "\n**{one}**"))
     }
 }
 
@@ -220,7 +262,7 @@ mod tests {
             Sample {
                 seconds,
                 processes: 2,
-                acquired: 5,
+                acquired: u64::from(n) * 5,
                 failed: 0,
                 memory_kib,
                 descriptors,
@@ -235,10 +277,10 @@ mod tests {
     #[test]
     fn noise_and_warm_up_are_flat_and_growth_is_not() {
         let noisy = samples(|time| 20_000.0 + 500.0 * (time * 1.7).sin());
-        assert!(Verdict::of(&endurance(), &noisy).is_flat());
+        assert!(Verdict::of(&endurance(), &noisy, 0).is_flat());
         let warming = samples(|time| if time < 15.0 { 1_000.0 * time } else { 15_000.0 });
-        assert!(Verdict::of(&endurance(), &warming).is_flat());
-        let leaking = Verdict::of(&endurance(), &samples(|time| 20_000.0 + 60.0 * time));
+        assert!(Verdict::of(&endurance(), &warming, 0).is_flat());
+        let leaking = Verdict::of(&endurance(), &samples(|time| 20_000.0 + 60.0 * time), 0);
         assert!(!leaking.is_flat(), "{leaking}");
         assert!(leaking.to_string().contains("memory of a process, KiB | 2"), "{leaking}");
     }
@@ -246,7 +288,38 @@ mod tests {
     #[test]
     fn outliers_do_not_count_and_missing_samples_do() {
         let outlier = samples(|time| if time == 70.0 { 900_000.0 } else { 20_000.0 });
-        assert!(Verdict::of(&endurance(), &outlier).is_flat());
-        assert!(!Verdict::of(&endurance(), &outlier[..10]).is_flat(), "nothing was shown");
+        assert!(Verdict::of(&endurance(), &outlier, 0).is_flat());
+        assert!(!Verdict::of(&endurance(), &outlier[..10], 0).is_flat(), "nothing was shown");
+    }
+
+    #[track_caller]
+    fn is_refused(samples: &[Sample], ended: u32, why: &str) {
+        let verdict = Verdict::of(&endurance(), samples, ended);
+        assert!(!verdict.is_flat() && verdict.to_string().contains(why), "{verdict}");
+    }
+
+    #[test]
+    fn processes_that_are_gone_are_not_flat() {
+        let mut samples = samples(|_| 20_000.0);
+        is_refused(&samples, 1, "1 processes ended by themselves");
+        samples[60].processes = 1;
+        assert!(
+            Verdict::of(&endurance(), &samples, 0).is_flat(),
+            "one that is replaced is missing for a moment"
+        );
+        samples[60..].iter_mut().for_each(|sample| sample.processes = 1);
+        is_refused(&samples, 0, "1 of 2 processes are there after 60 s");
+    }
+
+    #[test]
+    fn processes_that_do_nothing_are_not_flat() {
+        let mut slower = samples(|_| 20_000.0);
+        slower[50..].iter_mut().for_each(|sample| sample.acquired = 250 + (sample.acquired - 250) / 2);
+        assert!(Verdict::of(&endurance(), &slower, 0).is_flat(), "the machine is busy");
+        let mut standing = samples(|_| 20_000.0);
+        standing[50..].iter_mut().for_each(|sample| sample.acquired = 250);
+        is_refused(&standing, 0, "0.0 acquisitions a second in the last fifth, and 5.0 in the second");
+        standing.iter_mut().for_each(|sample| sample.acquired = 5);
+        is_refused(&standing, 0, "and 0.0 in the second");
     }
 }

@@ -34,6 +34,7 @@ const TASKS: u64 = 4;
 
 /// Runs a process until its standard input is closed.
 pub fn work() -> ExitCode {
+    end_at_a_panic();
     match read_and_work() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -41,6 +42,15 @@ pub fn work() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends the process when any task or thread panics: the runtime would hide it, and the run sees such an end.
+fn end_at_a_panic() {
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        shown(panic);
+        std::process::exit(101);
+    }));
 }
 
 fn read_and_work() -> Outcome {

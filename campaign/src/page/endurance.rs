@@ -40,6 +40,9 @@ pub(super) fn section(runs: &[Endured]) -> String {
     text.push('\n');
     for (store, run) in &newest {
         let _ = writeln!(text, "- *{}*: {}.", store.title(), machine(run));
+        for one in &run.objections {
+            let _ = writeln!(text, "  **Not flat**: {one}.");
+        }
     }
     if newest.iter().any(|(store, _)| store.is_redis()) {
         text.push_str(TASKS);
@@ -76,6 +79,7 @@ Now and then a process is stopped for longer than its lease, a process is killed
 Each cell has the median after the first fifth of the time, and in brackets by how much it grew from then to the end.
 Growth is the median of the slopes between all pairs of samples, times that time.
 It may be a tenth of the median, or 1 MiB, one descriptor, two threads, two tasks or 16 keys; **bold** is more.
+No process may end by itself, and the last fifth has at least a third of the acquisitions a second of the second fifth.
 
 ";
 
