@@ -45,6 +45,7 @@ async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan
     (plan.ttl, plan.limit) = (TTL, TTL * 5);
     plan.program = worker_with(defect);
     change(&mut plan);
+    let allowance = if plan.deaf { Duration::ZERO } else { allowance(defect) };
     let mut rig = Rig::start(plan).await.unwrap();
     let locks = Client::open(&url).await.unwrap();
     for round in 0..8 {
@@ -60,7 +61,7 @@ async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan
         }
     }
     locks.close(TTL).await;
-    judged(rig, &format!("{defect} under {trouble:?}"), allowance(defect)).await
+    judged(rig, &format!("{defect} under {trouble:?}"), allowance).await
 }
 
 /// Returns the time by which the bounds are wider: an honest client is not guilty because the machine is busy.
@@ -122,6 +123,16 @@ async fn validity_that_grows_without_an_answer_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_that_is_ignored_is_found() {
     guilty(&verdict(Defect::IgnoresLoss, Trouble::Breaks, long_holds).await, Invariant::I4);
+}
+
+/// A holder that looks at the lock again and again finds a loss of which nobody is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_of_which_nobody_is_told_is_found() {
+    let deaf = |plan: &mut Plan| {
+        long_holds(plan);
+        plan.deaf = true;
+    };
+    guilty(&verdict(Defect::None, Trouble::Pauses, deaf).await, Invariant::I12);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,6 +44,9 @@ pub struct Plan {
     /// `true` if the register checks fences. `false` is for tests that show that it matters: then no holder looks
     /// whether it still holds before it writes, either.
     pub fenced: bool,
+    /// `true` if those that wait for the loss of a lock are never told of it. This is for tests that show that it is
+    /// noticed.
+    pub deaf: bool,
     /// The program of a worker.
     #[serde(skip)]
     pub program: Program,
@@ -162,6 +165,7 @@ impl Plan {
             cancelled_within: None,
             seed: 0,
             fenced: true,
+            deaf: false,
             program: Program::default(),
             wrappers: Vec::new(),
             variables: Vec::new(),

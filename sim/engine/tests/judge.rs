@@ -24,6 +24,8 @@ struct Seen {
     failure: Option<String>,
     waiting: BTreeMap<u64, Waiting>,
     holding: BTreeMap<u64, Holding>,
+    /// Guards of which a task waits for the end, and since when each is seen to be lost.
+    listening: BTreeMap<u64, Option<Instant>>,
     fences: BTreeMap<Resource, Vec<(Share, Fence, String)>>,
     /// The time since which a task could be served, by resource.
     idle_since: BTreeMap<Resource, Instant>,
@@ -441,6 +443,32 @@ impl Judge {
         }
     }
 
+    /// Records that a task waits for the end of a guard.
+    pub(crate) fn listens(&self, number: u64) {
+        self.seen().listening.insert(number, None);
+    }
+
+    /// Records that this task was told of the end.
+    pub(crate) fn hears(&self, number: u64) {
+        self.seen().listening.remove(&number);
+    }
+
+    /// Looks for guards that were marked as lost some time ago, of which nobody told the task that waits for it.
+    pub(crate) fn look_for_unheard_losses(&self) {
+        let states: BTreeMap<u64, State> = self.states().into_iter().collect();
+        let mut seen = self.seen();
+        seen.listening.retain(|number, _| states.contains_key(number));
+        let is_lost = |number| matches!(states.get(number), Some(State::Lost(_)));
+        let lost = seen.listening.iter_mut().filter(|(number, _)| is_lost(*number));
+        let since = lost.map(|(number, since)| (*number, *since.get_or_insert_with(Instant::now)));
+        let unheard: Vec<_> = since.filter(|(_, since)| since.elapsed() > UNHEARD).collect();
+        drop(seen);
+        if !unheard.is_empty() {
+            let unheard: Vec<u64> = unheard.into_iter().map(|(number, _)| number).collect();
+            self.fail(format!("{unheard:?} are lost, and nobody told those that wait for that"));
+        }
+    }
+
     /// Returns the marked state of each guard.
     pub(crate) fn states(&self) -> Vec<(u64, State)> {
         let seen = self.seen();
@@ -527,6 +555,8 @@ pub(crate) fn says_too_much(ended: Option<LossCause>, given_back: bool) -> bool 
 /// The longest time in which a healthy store serves a task: beyond each pause of the engine, and each
 /// that a dead waiter costs.
 const BOUND: Duration = Duration::from_secs(12);
+/// The time after which a loss is late for those that wait for it: no time passes between the two.
+const UNHEARD: Duration = Duration::from_millis(100);
 /// The number of calls in one moment that no run can reach for a good reason.
 const CALLS_AT_ONCE: u32 = 3_000;
 /// The text of an injected panic.

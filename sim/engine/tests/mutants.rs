@@ -181,6 +181,11 @@ fn a_doubt_at_rest_is_reported() {
 }
 
 #[test]
+fn a_loss_wakes_nobody() {
+    is_found("a loss wakes nobody", "nobody told those that wait");
+}
+
+#[test]
 fn a_released_lock_is_lost() {
     let mutant = "a released lock is lost";
     is_found_by_aim(mutant, "that was released is lost", aims::a_runtime_ends_after_a_release);

@@ -469,6 +469,7 @@ pub(crate) async fn listen(
     given_back: Arc<AtomicBool>,
 ) {
     let ended = ending.await;
+    world.judge.hears(number);
     let late = given_back.load(Ordering::Relaxed);
     if says_too_much(ended, late) {
         world.judge.fail(format!("h{number} was released, and reports a loss: {ended:?}"));

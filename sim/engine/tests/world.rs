@@ -94,6 +94,7 @@ async fn play(how: Run, judge: Arc<Judge>) -> (Verdict, Arc<World>) {
         judge.look_for_sleepers(&world.store, calm);
         world.look_at_heads();
         world.look_for_suspects(calm);
+        judge.look_for_unheard_losses();
         if judge.still_for() > STILL {
             judge.fail(format!("{} tasks have not come to their end", world.running.load(Ordering::Relaxed)));
         }
@@ -218,6 +219,7 @@ impl World {
         ending: impl Future<Output = Option<LossCause>> + Send + 'static,
         given_back: Arc<AtomicBool>,
     ) {
+        self.judge.listens(number);
         drop(tokio::spawn(program::listen(self.clone(), number, ending, given_back)));
     }
 

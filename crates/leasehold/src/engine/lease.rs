@@ -319,6 +319,18 @@ impl Lease {
         }
     }
 
+    /// Returns the same as [`Lease::remaining`], but marks nothing: who only asks for the time does not report the loss
+    /// before what has to report it.
+    pub(crate) fn left(&self) -> Duration {
+        if !self.process.is_this() {
+            return Duration::ZERO;
+        }
+        match self.health.get() {
+            Health { state: State::Lost(_), .. } => Duration::ZERO,
+            health => self.clock.now().until(health.valid_until.min(health.hold_until)),
+        }
+    }
+
     /// Applies a confirmed renewal that was requested at `asked_at`. Returns `false` if it came too late.
     pub(crate) fn renewed(&self, asked_at: Moment) -> bool {
         let end = self.term.end(asked_at);
@@ -468,7 +480,7 @@ impl Watched {
         }
         drop(health);
         // A listener is foreign code, which may come back here.
-        if let Some(changes) = changes.filter(|_| is_modified) {
+        if let Some(changes) = changes.filter(|_| is_modified && !mutant!("a loss wakes nobody")) {
             changes.send_if_modified(|_| true);
         }
         is_modified
@@ -607,6 +619,18 @@ mod tests {
         assert_eq!(held.state(), State::Valid);
         clock.advance(Duration::from_millis(10));
         assert_eq!(held.state(), State::Lost(LossCause::Expired));
+    }
+
+    #[test]
+    fn who_asks_for_the_time_that_is_left_reports_no_loss() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        clock.advance(Duration::from_secs(8));
+        assert_eq!(held.left(), Duration::from_secs(1));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!((held.left(), held.health.get().state), (Duration::ZERO, State::Valid));
+        assert!(!held.renewed(clock.now()), "nothing revives it");
+        assert_eq!((held.left(), held.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
     }
 
     #[test]

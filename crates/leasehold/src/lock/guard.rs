@@ -154,7 +154,7 @@ impl Guard {
     /// Returns the time until the lease ends if no renewal succeeds: zero when the lock is lost,
     /// `Duration::MAX` if a session keeps it alive.
     pub fn remaining(&self) -> Duration {
-        self.hold().held().remaining()
+        self.hold().held().left()
     }
 
     /// Waits until the lock is lost; for ever if it never is. Works under any executor, even while

@@ -2,7 +2,8 @@
 //!
 //! Ground rules: what is drawn depends on the seed, the start of the worker and the task, and on nothing else. Half of
 //! the holders look whether they still hold before they write; the other half are careless, because fences have to
-//! protect against those.
+//! protect against those. Half of the holders never look at the lock at all, and learn of a loss when the library tells
+//! them: a look would report the loss that nobody was told of.
 
 use std::io;
 use std::pin::pin;
@@ -13,6 +14,7 @@ use fastrand::Rng;
 use leasehold::{Client, Error, ErrorKind, Guard};
 use leasehold_history::{Event, FenceValue, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::clock::{ValidityEnd, nanos, now, validity};
 use crate::plan::{Dense, LockKind, LockPlan, Plan};
@@ -32,7 +34,8 @@ pub(super) async fn run(
     let seed = [plan.seed, assignment.spawn, number].into_iter().fold(SALT, mixed);
     let registers = RegisterClient::connect(&assignment.registers).await?;
     let step = plan.all_tasks() as u64;
-    let mut task = Task { client, registers, rng: Rng::with_seed(seed), process: number, step };
+    let (rng, hearing) = (Rng::with_seed(seed), Rng::with_seed(mixed(seed, HEARING)));
+    let mut task = Task { client, registers, rng, hearing, process: number, step };
     let pace = Pace::of(plan, number as usize);
     while !*until.borrow() {
         let begun = tokio::time::Instant::now();
@@ -61,6 +64,7 @@ struct Pace {
     cancelled_within: Option<Duration>,
     is_dense: bool,
     is_fenced: bool,
+    is_deaf: bool,
 }
 
 impl Pace {
@@ -80,6 +84,7 @@ impl Pace {
             cancelled_within: plan.cancelled_within,
             is_dense: false,
             is_fenced: plan.fenced,
+            is_deaf: plan.deaf,
         };
         match plan.dense.filter(|_| task >= plan.tasks) {
             Some(Dense { tasks, hold, limit, rate, .. }) => {
@@ -101,6 +106,8 @@ struct Task {
     client: Client,
     registers: RegisterClient,
     rng: Rng,
+    /// Decides which holders learn of a loss only by being told.
+    hearing: Rng,
     /// The number of the logical process, which is a new one after an unknown outcome.
     process: u64,
     step: u64,
@@ -108,7 +115,10 @@ struct Task {
 
 /// A grant, and what was reported of it last.
 struct HeldLock<'t> {
-    guard: Guard,
+    guard: Arc<Guard>,
+    /// Ends with the loss, where the holder learns of it by being told and never looks. A task of its own: a wait beside
+    /// others would look at the clock whenever one of those is ready.
+    told: Option<JoinHandle<()>>,
     key: String,
     owner: String,
     fence: Option<FenceValue>,
@@ -154,6 +164,9 @@ impl Task {
             }
         };
         let mut held = HeldLock::of(guard, key, self.process, ttl, pace);
+        if self.hearing.bool() || pace.is_deaf {
+            held.listen();
+        }
         values = held.values();
         (values.mode, values.valid_until) = (Some(mode), held.until);
         self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
@@ -195,8 +208,11 @@ impl Task {
             let Some(value) = read.value else { return Ok(()) };
             held.watch(wait).await?;
             let is_careful = self.rng.bool() && pace.is_fenced;
-            if is_careful && held.guard.check().is_err() {
-                return held.notice();
+            if is_careful {
+                held.notice()?;
+                if held.lost {
+                    return Ok(());
+                }
             }
             if self.request(held, Some(value + 1)).await?.value.is_none() {
                 return Ok(());
@@ -230,9 +246,16 @@ impl Task {
 
     async fn release(&mut self, mut held: HeldLock<'_>) -> io::Result<bool> {
         held.look()?;
+        held.hear_of_the_end().await?;
         let values = held.values();
         self.send(Stage::Invoke, Operation::Release, &held.key, values.clone(), None)?;
-        let HeldLock { guard, key, .. } = held;
+        let HeldLock { guard, told, key, .. } = held;
+        if let Some(told) = told.filter(|told| !told.is_finished()) {
+            told.abort();
+            // An error is the abort.
+            let _ = told.await;
+        }
+        let guard = Arc::into_inner(guard).ok_or_else(|| io::Error::other("a guard is still waited for"))?;
         let (stage, error) = match guard.release().await {
             Ok(()) => (Stage::Ok, None),
             Err(error) if error.may_have_happened() => (Stage::Info, Some(error.to_string())),
@@ -298,7 +321,44 @@ impl<'t> HeldLock<'t> {
             ValidityEnd::Over => Some(now()),
             known => known.end(),
         };
-        HeldLock { guard, key, owner, fence, until, process, lost: false, ttl, pace }
+        let guard = Arc::new(guard);
+        HeldLock { guard, told: None, key, owner, fence, until, process, lost: false, ttl, pace }
+    }
+
+    /// Learns of a loss only by being told from now on.
+    fn listen(&mut self) {
+        let (guard, is_deaf) = (self.guard.clone(), self.pace.is_deaf);
+        self.told = Some(tokio::spawn(async move {
+            if is_deaf {
+                std::future::pending::<()>().await;
+            }
+            guard.lost().await;
+        }));
+    }
+
+    /// Returns when the lock is lost.
+    async fn loss(&mut self) -> io::Result<()> {
+        match &mut self.told {
+            // A panic ends the process before this.
+            Some(told) => told.await.map_err(io::Error::other),
+            None => {
+                self.guard.lost().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until a holder that never looks is told of the end of its validity, if that has come. If nobody tells it,
+    /// its release is late enough for a checker to see.
+    async fn hear_of_the_end(&mut self) -> io::Result<()> {
+        if self.told.is_none() || self.lost || validity(&self.guard) != ValidityEnd::Over {
+            return Ok(());
+        }
+        if let Ok(lost) = tokio::time::timeout(UNHEARD, self.loss()).await {
+            lost?;
+            self.notice()?;
+        }
+        Ok(())
     }
 
     fn values(&self) -> Values {
@@ -323,7 +383,10 @@ impl<'t> HeldLock<'t> {
                 return Ok(());
             }
             tokio::select! {
-                _ = self.guard.lost() => {}
+                lost = self.loss() => {
+                    lost?;
+                    self.notice()?;
+                }
                 () = tokio::time::sleep(left.min(often)) => {}
             }
         }
@@ -335,7 +398,10 @@ impl<'t> HeldLock<'t> {
         loop {
             tokio::select! {
                 biased;
-                _ = self.guard.lost(), if !self.lost => self.notice()?,
+                lost = self.loss(), if !self.lost => {
+                    lost?;
+                    self.notice()?;
+                }
                 answer = &mut answer => return Ok(answer),
             }
         }
@@ -358,8 +424,11 @@ impl<'t> HeldLock<'t> {
         Ok(())
     }
 
-    /// Reports the loss, once.
+    /// Reports the loss, once. A holder that never looks reports it when it was told.
     fn notice(&mut self) -> io::Result<()> {
+        if self.told.as_ref().is_some_and(|told| !told.is_finished()) {
+            return Ok(());
+        }
         let Err(error) = self.guard.check() else { return Ok(()) };
         if self.lost {
             return Ok(());
@@ -388,6 +457,9 @@ fn mixed(seed: u64, more: u64) -> u64 {
 }
 
 const SALT: u64 = 0x6c65_6173_6568_6f6c;
+const HEARING: u64 = 0x6865_6172_696e_6721;
+/// Longer than any loss may be seen late.
+const UNHEARD: Duration = Duration::from_secs(3);
 /// A validity that rose by less than a millisecond was only read again.
 const RENEWED: u64 = 1_000_000;
 /// One of so many holds is longer.
