@@ -19,6 +19,8 @@ use leasehold_testkit::require;
 use leasehold_torture::{Plan, Program, Rig};
 
 const TTL: Duration = Duration::from_millis(600);
+/// As many as an honest client has at least, while it is watched.
+const HOLDS: u64 = 10;
 /// Longer than workers take for anything, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -45,6 +47,7 @@ async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan
     (plan.ttl, plan.limit) = (TTL, TTL * 5);
     plan.program = worker_with(defect);
     change(&mut plan);
+    let is_busy = plan.hold < TTL;
     let allowance = if plan.deaf { Duration::ZERO } else { allowance(defect) };
     let mut rig = Rig::start(plan).await.unwrap();
     let locks = Client::open(&url).await.unwrap();
@@ -59,6 +62,10 @@ async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan
             Trouble::Pauses => rig.resume(worker).unwrap(),
             Trouble::Breaks => break_all(&locks, rig.prefix()).await,
         }
+    }
+    // Innocence shows in many holds, however slow the machine is.
+    if defect == Defect::None && is_busy {
+        until(|| rig.progress().grants > HOLDS).await;
     }
     locks.close(TTL).await;
     judged(rig, &format!("{defect} under {trouble:?}"), allowance).await
@@ -109,7 +116,7 @@ fn long_holds(plan: &mut Plan) {
 async fn an_honest_client_is_not_guilty() {
     for trouble in [Trouble::Nothing, Trouble::Pauses] {
         let verdict = verdict(Defect::None, trouble, |_| {}).await;
-        assert!(verdict.is_clean() && verdict.counts.grants > 10, "{:#?}", verdict.violations);
+        assert!(verdict.is_clean() && verdict.counts.grants > HOLDS, "{verdict:#?}");
     }
     let verdict = verdict(Defect::None, Trouble::Nothing, long_holds).await;
     assert!(verdict.is_clean(), "{:#?}", verdict.violations);
