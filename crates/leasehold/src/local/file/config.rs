@@ -109,6 +109,17 @@ impl FileConfig {
         if text == "file:" || text == "file://" {
             return FileConfig::here();
         }
+        // A URL parser would drop what is behind the one, and read the other as a slash: as the path of another store.
+        if text.contains('#') {
+            return Err(invalid(
+                "a # has no meaning in the URL of a store: write %23 where it is part of the path",
+            ));
+        }
+        if text.contains('\\') {
+            return Err(invalid(
+                "a \\ has no meaning in the URL of a store: write %5C where it is part of the path",
+            ));
+        }
         let url = Url::parse(text)
             .map_err(|error| invalid(format!("this is not a URL ({error}): use file:///a/path")))?;
         if url.scheme() != "file" {
@@ -264,6 +275,7 @@ mod tests {
         assert_eq!(FileConfig::from_url("file:").unwrap(), FileConfig::here().unwrap());
         let defaults = FileConfig::from_url("file:?network=force").unwrap();
         assert_eq!(defaults, FileConfig::here().unwrap().network(Network::Force));
+        assert_eq!(FileConfig::from_url("file:///a%23%5C").unwrap().path, Path::new("/a#\\"));
     }
 
     #[test]
@@ -280,6 +292,10 @@ mod tests {
             ("file:locks", "from the root"),
             ("file:./locks", "from the root"),
             ("file:~/locks", "from the root"),
+            ("file:///a#1?mode=0666", "write %23"),
+            ("file:///a?mode=0666#1", "write %23"),
+            ("file:#", "write %23"),
+            ("file:///a\\b", "write %5C"),
             ("redis://x", "file:///a/path"),
         ] {
             let failure = FileConfig::from_url(url).unwrap_err();
