@@ -5,4 +5,5 @@ pub(crate) mod error;
 pub(crate) mod limiter;
 pub(crate) mod member;
 pub(crate) mod outage;
+pub(crate) mod secured;
 pub(crate) mod watcher;

@@ -16,11 +16,12 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{IntoRequest, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::config::EtcdConfig;
+use crate::net::secured::Secured;
 use crate::protocol::proto::{
     AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest,
     LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
@@ -34,6 +35,8 @@ use crate::protocol::proto::{
 pub(crate) struct Member {
     name: String,
     endpoint: Endpoint,
+    /// The connector with TLS, where the URL asks for it.
+    secured: Option<Secured>,
     connection: watch::Sender<NumberedChannel>,
     first: Arc<FirstAnswer>,
 }
@@ -67,31 +70,32 @@ impl FirstAnswer {
 impl Member {
     /// Returns all servers of a cluster. Nothing is sent before the first call.
     pub(crate) fn all(config: &EtcdConfig) -> Result<Vec<Member>, Failure> {
-        let tls = tls(config)?;
+        // The files are read again for each connection; this one reports mistakes at once.
+        config.tls.as_ref().map(client_settings).transpose()?;
         let first = Arc::<FirstAnswer>::default();
-        let member = |host| Member::new(host, tls.clone(), config.timeout, first.clone());
-        config.hosts.iter().map(member).collect()
+        config.hosts.iter().map(|host| Member::new(host, config, first.clone())).collect()
     }
 
-    fn new(
-        host: &Host,
-        tls: Option<ClientTlsConfig>,
-        timeout: Duration,
-        first: Arc<FirstAnswer>,
-    ) -> Result<Member, Failure> {
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let unusable = |error| invalid(format!("{host} cannot be used as a server: {error}"));
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
-            .map_err(unusable)?
-            .connect_timeout(timeout)
+    fn new(host: &Host, config: &EtcdConfig, first: Arc<FirstAnswer>) -> Result<Member, Failure> {
+        let unusable =
+            |error: &dyn std::fmt::Display| invalid(format!("{host} cannot be used as a server: {error}"));
+        let mut endpoint = Endpoint::from_shared(format!("http://{host}"))
+            .map_err(|error| unusable(&error))?
             .tcp_keepalive(Some(TCP_KEEPALIVE))
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PONG);
-        if let Some(tls) = tls {
-            endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+        let mut secured = None;
+        match &config.tls {
+            None => endpoint = endpoint.connect_timeout(config.timeout),
+            Some(files) => {
+                let origin = format!("https://{host}").parse();
+                endpoint = endpoint.origin(origin.map_err(|error| unusable(&error))?);
+                secured = Some(Secured::new(host.clone(), files.clone(), config.timeout, TCP_KEEPALIVE));
+            }
         }
-        let connection = watch::Sender::new(NumberedChannel { number: 0, channel: endpoint.connect_lazy() });
-        Ok(Member { name: host.to_string(), endpoint, connection, first })
+        let channel = channel(&endpoint, secured.as_ref());
+        let connection = watch::Sender::new(NumberedChannel { number: 0, channel });
+        Ok(Member { name: host.to_string(), endpoint, secured, connection, first })
     }
 
     /// Returns the server as the URL names it.
@@ -116,7 +120,8 @@ impl Member {
         self.connection.send_if_modified(|connection| {
             let is_current = connection.number == number;
             if is_current {
-                *connection = NumberedChannel { number: number + 1, channel: self.endpoint.connect_lazy() };
+                let channel = channel(&self.endpoint, self.secured.as_ref());
+                *connection = NumberedChannel { number: number + 1, channel };
             }
             is_current
         });
@@ -293,19 +298,13 @@ pub(crate) fn term(header: Option<Header>) -> u64 {
     header.map_or(0, |header| header.raft_term)
 }
 
-fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
-    let Some(files) = &config.tls else { return Ok(None) };
-    // A problem with the files is reported as by all stores, before the client sees them.
-    client_settings(files)?;
-    let mut tls = ClientTlsConfig::new();
-    tls = match files.read_authorities()? {
-        Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),
-        None => tls.with_native_roots(),
-    };
-    if let Some(own) = files.read_identity()? {
-        tls = tls.identity(Identity::from_pem(own.cert, own.key));
+/// Returns a channel that is connected by its first request, and anew after each loss.
+fn channel(endpoint: &Endpoint, secured: Option<&Secured>) -> Channel {
+    match secured {
+        // Its own time limit: that of the endpoint hides that no request was sent.
+        Some(secured) => endpoint.connect_with_connector_lazy(secured.clone()),
+        None => endpoint.connect_lazy(),
     }
-    Ok(Some(tls))
 }
 
 /// The text that distinguishes the answer of another cluster from errors of servers.

@@ -10,7 +10,7 @@ use leasehold_core::{
     Resource, Share, Step,
 };
 use leasehold_etcd::{EtcdBackend, EtcdConfig, EtcdProof};
-use leasehold_testkit::{EtcdCluster, Proxy, Way};
+use leasehold_testkit::{Certificates, Directory, EtcdCluster, Proxy, Way};
 
 const LONG: Duration = Duration::from_secs(240);
 
@@ -437,6 +437,40 @@ async fn tls_is_verified_both_ways() {
     ] {
         let failure = EtcdBackend::connect(EtcdConfig::parse(&bad).unwrap()).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+    }
+}
+
+/// A server whose certificate is of another authority from now on is trusted once the file names that authority.
+#[tokio::test]
+async fn certificates_are_read_again_for_each_connection() {
+    let Some(server) = EtcdCluster::builder().tls().start_or_skip().await else { return };
+    let (first, directory) = (server.certificates().unwrap(), Directory::create("renewed").unwrap());
+    let renewed = Certificates::create(&directory).unwrap();
+    let (ca, client) = (directory.path().join("trusted.crt"), first.client());
+    std::fs::copy(first.ca_path(), &ca).unwrap();
+    let files = [("ca", &ca), ("cert", &client.certificate), ("key", &client.key)];
+    let files = files.map(|(option, path)| format!("{option}={}", path.display())).join("&");
+    let backend = connect(&format!("{}/?{files}&timeout=10s", server.url())).await;
+    let claim = mutex("job");
+    try_take(&backend, &claim).await.unwrap();
+    freed(&backend, &claim).await;
+
+    std::fs::copy(&renewed.server().certificate, &first.server().certificate).unwrap();
+    std::fs::copy(&renewed.server().key, &first.server().key).unwrap();
+    std::fs::copy(renewed.ca_path(), &ca).unwrap();
+    server.kill(0).unwrap();
+    server.restart(0).await.unwrap();
+    assert!(take(&backend, &mutex("job"), Duration::from_secs(60)).await.is_some(), "the old files are used");
+    // A file that cannot be read is named.
+    std::fs::remove_file(&ca).unwrap();
+    server.kill(0).unwrap();
+    server.restart(0).await.unwrap();
+    let (limit, mut text) = (clock().now().after(Duration::from_secs(60)), String::new());
+    while !text.contains("trusted.crt cannot be read") {
+        assert!(clock().now() < limit, "{text}");
+        let failure = backend.contend(&mutex("other"), &Patience::none(clock())).await.unwrap_err();
+        assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
+        text = failure.to_string();
     }
 }
 
