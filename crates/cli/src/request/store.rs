@@ -282,8 +282,15 @@ fn without_password(url: &str) -> Option<String> {
 /// Returns the URL with this folder in front of the path of a database file, where that is relative: the command may
 /// change its directory, and a `leasehold run` in it means the same file.
 fn from_the_root(url: String, folder: Option<&Path>) -> String {
+    // The library decodes the path first.
+    let begins_encoded = |path: &str| {
+        let first = path.get(..3).unwrap_or_default();
+        ["%2F", "%3A"].iter().any(|code| first.eq_ignore_ascii_case(code))
+    };
     match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
-        (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {
+        (Some(path), Some(folder))
+            if !path.is_empty() && !path.starts_with(['/', ':', '?']) && !begins_encoded(path) =>
+        {
             let folder = folder.replace('%', "%25").replace('?', "%3F");
             format!("sqlite:{}/{path}", folder.trim_end_matches('/'))
         }
@@ -365,6 +372,11 @@ mod tests {
         for same in ["sqlite:/a/locks.db", "sqlite::memory:", "sqlite:", "file:", "redis://h"] {
             assert_eq!(from(same), same);
         }
+        // The library decodes the path before it asks whether it begins at the root.
+        for same in ["sqlite:%2Fa%2Fb.db", "sqlite:%2fa?timeout=1s", "sqlite:%3Amemory:"] {
+            assert_eq!(from(same), same);
+        }
+        assert_eq!(from("sqlite:%61%2Fb.db"), "sqlite:/a%25/b%3F/%61%2Fb.db");
         assert_eq!(from_the_root("sqlite:x".to_owned(), Some(Path::new("/"))), "sqlite:/x");
     }
 
