@@ -7,6 +7,7 @@ pub(crate) mod keepers;
 pub(crate) mod program;
 pub(crate) mod reentry;
 pub(crate) mod store;
+pub(crate) mod url_option;
 
 use std::time::Duration;
 

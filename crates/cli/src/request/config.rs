@@ -16,6 +16,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::redact::redacted_url;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
+use crate::request::url_option::has_option;
 
 /// A store of the configuration file.
 #[derive(Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Entry {
             return invalid("its url is not a URL, such as redis://host or file:///a/directory");
         }
         let Some(path) = self.password_file else { return Ok(self.url) };
-        if self.url.contains("password-file=") || redacted_url(&self.url) != self.url {
+        if has_option(&self.url, "password-file") || redacted_url(&self.url) != self.url {
             return invalid("it has a password-file, and a password in its url: keep one of them");
         }
         // A path of its own is relative to the file, because a process may be started anywhere.
@@ -266,7 +267,10 @@ mod tests {
         };
         assert_eq!(url("redis://h", "a b"), Ok("redis://h?password-file=/etc/leasehold/a%20b".to_owned()));
         assert_eq!(url("redis://h?db=1", "/x"), Ok("redis://h?db=1&password-file=/x".to_owned()));
+        let sentinels = "redis+sentinel://h/a?sentinel-password-file=/y";
+        assert_eq!(url(sentinels, "/x"), Ok(format!("{sentinels}&password-file=/x")));
         assert_eq!(url("redis://:x@h", "/x"), Err(Exit::Usage));
+        assert_eq!(url("redis://h?db=1&password-file=/y", "/x"), Err(Exit::Usage));
         assert_eq!(url("prod", "/x"), Err(Exit::Usage));
     }
 

@@ -15,6 +15,7 @@ use crate::output::redact::{is_secret, redacted_url};
 use crate::output::text::visible;
 use crate::request::config;
 use crate::request::reentry::OWNER_VARIABLE;
+use crate::request::url_option::has_option;
 
 /// The store that was named, not yet opened.
 #[derive(Clone)]
@@ -197,7 +198,7 @@ impl StoreUrl {
     /// it is not missing.
     fn may_lack_password(&self) -> bool {
         let is_server = self.url.contains("://") && !self.url.starts_with("file:");
-        is_server && redacted_url(&self.url) == self.url && !self.url.contains("password-file=")
+        is_server && redacted_url(&self.url) == self.url && !has_option(&self.url, "password-file")
     }
 
     fn origin(&self) -> String {
@@ -240,13 +241,11 @@ fn with_session(url: String, ttl: Duration) -> String {
 
 /// Adds an option to a URL that does not have it.
 fn with_default(url: String, option: &str, value: &str) -> String {
-    let query = url.split_once('?').map(|(_, query)| query);
-    let has = |query: &str| query.split('&').any(|part| part.split('=').next() == Some(option));
-    match query {
-        Some(query) if has(query) => url,
-        Some(_) => format!("{url}&{option}={value}"),
-        None => format!("{url}?{option}={value}"),
+    if has_option(&url, option) {
+        return url;
     }
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}{option}={value}")
 }
 
 impl std::fmt::Debug for StoreUrl {
@@ -383,7 +382,7 @@ mod tests {
     #[test]
     fn a_password_that_is_named_is_not_missing() {
         let lacks = |url: &str| StoreUrl::choose(Some(url), None).unwrap().may_lack_password();
-        for url in ["redis://h", "postgres://me@h/db"] {
+        for url in ["redis://h", "postgres://me@h/db", "redis+sentinel://h/a?sentinel-password-file=/x"] {
             assert!(lacks(url), "{url}");
         }
         for url in ["file:///a", "sqlite:/a", "redis://me:x@h", "redis://h?password-file=/x"] {
