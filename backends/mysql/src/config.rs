@@ -212,7 +212,8 @@ impl MySqlConfig {
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
-        self.sql.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
+        let is_open = self.sql.tls == Tls::Off && self.endpoints.iter().any(remote);
+        is_open && !matches!(self.credentials.password(), Ok(None))
     }
 
     /// Returns the database's name, quoted.
@@ -309,6 +310,10 @@ mod tests {
             assert!(!error.contains("hunter2"), "{error}");
         }
         assert!(!MySqlConfig::parse("mysql://me:x@db/a?sslmode=required").unwrap().exposes_password());
+        // The variable of the password may be set; this one is, where tests run.
+        let mut config = MySqlConfig::parse("mysql://me@db/a").unwrap();
+        config.credentials = Credentials::new(Some("me".to_owned()), None, "PATH");
+        assert!(config.exposes_password());
     }
 
     #[test]

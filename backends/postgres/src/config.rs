@@ -263,7 +263,8 @@ impl PostgresConfig {
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
-        self.sql.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
+        let is_open = self.sql.tls == Tls::Off && self.endpoints.iter().any(remote);
+        is_open && !matches!(self.credentials.password(), Ok(None))
     }
 
     /// Names the tables in this schema from now on, whatever the search path of a session is.
@@ -370,6 +371,10 @@ mod tests {
             assert!(!error.contains("hunter2"), "{error}");
         }
         assert!(!PostgresConfig::parse("postgres://me:x@db/a?sslmode=require").unwrap().exposes_password());
+        // The variable of the password may be set; this one is, where tests run.
+        let mut config = PostgresConfig::parse("postgres://me@db/a").unwrap();
+        config.credentials = Credentials::new(Some("me".to_owned()), None, "PATH");
+        assert!(config.exposes_password());
     }
 
     #[test]

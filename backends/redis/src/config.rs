@@ -213,11 +213,13 @@ impl RedisConfig {
         let Endpoint::Tcp { host, port } = &self.endpoint else { return false };
         let first = Host { name: host.clone(), port: *port };
         // Of a group at least those that are named are known; the others are taken to be where these are.
-        let loopback = match &self.deployment {
-            Deployment::Cluster(seeds) => seeds.iter().all(Host::is_loopback),
-            Deployment::Single | Deployment::Sentinel(_) => first.is_loopback(),
+        let (named, sentinels): (&[Host], _) = match &self.deployment {
+            Deployment::Single => (std::slice::from_ref(&first), None),
+            Deployment::Sentinel(group) => (&group.sentinels, Some(&group.credentials)),
+            Deployment::Cluster(seeds) => (seeds, None),
         };
-        !loopback && !matches!(self.credentials.password(), Ok(None))
+        let mut logins = [&self.credentials].into_iter().chain(sentinels);
+        !named.iter().all(Host::is_loopback) && logins.any(|login| !matches!(login.password(), Ok(None)))
     }
 
     /// Returns the endpoint of another server of the same deployment: reached as the first one is.
@@ -457,6 +459,26 @@ mod tests {
         assert!(!sentinel.credentials.names_password(), "the servers' password is not for the Sentinels");
         let Endpoint::Tls { files, .. } = sentinel.endpoint else { panic!("{sentinel:?}") };
         assert_eq!(files.ca.as_deref(), Some(Path::new("/c.pem")));
+    }
+
+    #[test]
+    fn password_for_any_named_server_is_exposed_without_tls() {
+        let is_exposed = |url: &str| RedisConfig::parse(url).unwrap().exposes_password();
+        for url in [
+            "redis://:x@h",
+            "redis+cluster://:x@127.0.0.1,h",
+            "redis+sentinel://:x@127.0.0.1,h/a",
+            "redis+sentinel://127.0.0.1,h/a?sentinel-password-file=/x",
+        ] {
+            assert!(is_exposed(url), "{url}");
+        }
+        for url in [
+            "redis://:x@127.0.0.1",
+            "rediss+sentinel://:x@h/a?sentinel-password-file=/x",
+            "redis+sentinel://:x@127.0.0.1,localhost/a?sentinel-password-file=/x",
+        ] {
+            assert!(!is_exposed(url), "{url}");
+        }
     }
 
     #[test]
