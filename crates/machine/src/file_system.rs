@@ -80,6 +80,26 @@ const NETWORK: &[(u32, &str)] = &[
     (0x6163_6673, "ACFS"),
 ];
 
+/// Returns `true` if something is mounted at this path itself, as container runtimes do with a single file.
+/// Symbolic links are followed.
+///
+/// Returns `false` where the system does not say: on Linux before 5.8, and on other systems.
+pub fn is_mount(path: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+        statx(CWD, path, AtFlags::empty(), StatxFlags::empty()).is_ok_and(|found| {
+            let known = found.stx_attributes & found.stx_attributes_mask;
+            known.contains(StatxAttributes::MOUNT_ROOT)
+        })
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = path;
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +110,14 @@ mod tests {
         assert_eq!(FileSystem::numbered(0x2003_0528), FileSystem::Network("OrangeFS"));
         assert_eq!(FileSystem::numbered(0x794C_7630), FileSystem::Fleeting);
         assert_eq!(FileSystem::numbered(0xEF53), FileSystem::Local, "ext4");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn mount_is_told_from_what_is_in_it() {
+        // It is mounted on every Linux machine.
+        assert!(is_mount(Path::new("/proc")));
+        assert!(!is_mount(Path::new("/proc/version")) && !is_mount(Path::new("/proc/missing")));
     }
 
     #[cfg(target_os = "linux")]

@@ -16,7 +16,7 @@ mod process_id;
 
 pub use boot::{BOOT_ID, boot_id};
 pub use clock::since_boot;
-pub use file_system::FileSystem;
+pub use file_system::{FileSystem, is_mount};
 pub use forks::forks;
 pub use namespace::time_namespace;
 pub use process::{Process, Unforked, spawn};

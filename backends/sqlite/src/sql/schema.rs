@@ -4,7 +4,7 @@
 //! which is the oldest client that may still use it.
 
 use leasehold_core::Failure;
-use leasehold_machine::FileSystem;
+use leasehold_machine::{FileSystem, is_mount};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::config::SqliteConfig;
@@ -30,6 +30,7 @@ pub fn schema(config: &SqliteConfig) -> String {
 pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Result<Fences, Failure> {
     let failed = |error| failure(config, error);
     refuse_network(config)?;
+    refuse_second_name(config)?;
     let mode: String =
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
     if !mode.eq_ignore_ascii_case("wal") {
@@ -202,6 +203,44 @@ fn refuse_network(config: &SqliteConfig) -> Result<(), Failure> {
         }
         // Where nothing can be looked up, opening the file says better what is wrong.
         Ok(FileSystem::Local | FileSystem::Fleeting) | Err(_) => Ok(()),
+    }
+}
+
+/// Refuses a file with several names: SQLite calls the log and the memory of its locks after the path, so clients
+/// under two names would each see their own locks only, and overwrite each other's pages.
+///
+/// This is checked at opening only, which is enough: a client that opens a second name finds both. Clients that have
+/// the file open keep their locks if a backup makes a hard link for a moment. If a file is mounted alone in a container,
+/// the mount is seen inside only. So the clients there are refused, also if nobody else uses the file: the log would
+/// lie in the container, and be gone with it.
+fn refuse_second_name(config: &SqliteConfig) -> Result<(), Failure> {
+    let names = names(&config.path);
+    if names > 1 {
+        let text = format!(
+            "has {names} names (hard links), and under each of them SQLite keeps other locks: remove all \
+             but one, which `find / -samefile` with this path lists"
+        );
+        return Err(unsupported(config, &text));
+    }
+    if is_mount(&config.path) {
+        let text = "is mounted alone, so SQLite keeps its log and its locks apart from those on the other side of the \
+                    mount: mount its directory instead of the file";
+        return Err(unsupported(config, text));
+    }
+    Ok(())
+}
+
+/// Returns the number of hard links to a file; 1 where it is not known.
+fn names(path: &std::path::Path) -> u64 {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path).map_or(1, |found| found.nlink())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        1
     }
 }
 

@@ -280,6 +280,47 @@ async fn replaced_database_file_is_a_loss_to_its_holders() {
     }
 }
 
+/// SQLite names its log after the path, so each name of the file has a log of its own.
+#[tokio::test]
+async fn database_file_with_two_names_is_refused() {
+    let dir = TestDir::new();
+    let second = dir.directory.path().join("second.db");
+    let backend = dir.open("").await.unwrap();
+    let held = claim("job");
+    try_take(&backend, &held).await.unwrap().unwrap();
+    std::fs::hard_link(dir.file(), &second).unwrap();
+    for file in [&second, &dir.file()] {
+        let refusal = open(file, "").await.expect_err("a second log, and two may hold");
+        assert_eq!((refusal.kind, refusal.effect), (FailureKind::Unsupported, Effect::None), "{refusal}");
+        assert!(refusal.detail().contains("hard links"), "{refusal}");
+    }
+    assert!(!dir.directory.path().join("second.db-wal").exists(), "the refused name has a log");
+    // A backup may make such a name for a moment.
+    assert!(matches!(renew(&backend, &held).await, Renewal::Renewed));
+    std::fs::remove_file(&second).unwrap();
+    // A symbolic link leads to the same log.
+    std::os::unix::fs::symlink(dir.file(), &second).unwrap();
+    let other = open(&second, "").await.unwrap();
+    assert!(try_take(&other, &claim("job")).await.unwrap().is_none(), "two hold it");
+}
+
+/// As a container has it that mounts the file and not its directory.
+#[tokio::test]
+async fn database_file_that_is_mounted_alone_is_refused() {
+    let name = "faults::database_file_that_is_mounted_alone_is_refused";
+    let mount = "cd \"$DIR\"; mkdir -p host file directory; touch host/locks.db file/locks.db; \
+                 mount --bind host/locks.db file/locks.db; mount --bind host directory";
+    let Some(dir) = inside(name, &private_mounts(), mount) else { return };
+    let host = open(&dir.join("host/locks.db"), "").await.unwrap();
+    try_take(&host, &claim("job")).await.unwrap().unwrap();
+    let refusal = open(&dir.join("file/locks.db"), "").await.expect_err("a second log, and two may hold");
+    assert_eq!((refusal.kind, refusal.effect), (FailureKind::Unsupported, Effect::None), "{refusal}");
+    assert!(refusal.detail().contains("mount its directory"), "{refusal}");
+    assert!(!dir.join("file/locks.db-wal").exists(), "the refused name has a log");
+    let container = open(&dir.join("directory/locks.db"), "").await.unwrap();
+    assert!(try_take(&container, &claim("job")).await.unwrap().is_none(), "two hold it");
+}
+
 #[tokio::test]
 async fn deleted_row_is_reported_at_the_next_renewal() {
     let dir = TestDir::new();
