@@ -319,8 +319,8 @@ impl Lease {
         }
     }
 
-    /// Returns the same as [`Lease::remaining`], but marks nothing: who only asks for the time does not report the loss
-    /// before what has to report it.
+    /// Returns the same as [`Lease::remaining`], but marks nothing: a question for the time does not report the loss in
+    /// the place of the watchdog.
     pub(crate) fn left(&self) -> Duration {
         if !self.process.is_this() {
             return Duration::ZERO;
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_the_time_that_is_left_reports_no_loss() {
+    fn question_for_the_time_that_is_left_reports_no_loss() {
         let clock = Arc::new(ManualClock::new());
         let held = held(&clock);
         clock.advance(Duration::from_secs(8));
