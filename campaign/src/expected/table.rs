@@ -227,9 +227,9 @@ fn older_state(store: Store) -> Expected {
         Store::Sqlite => FencesFall(
             "a holder notices the other file at its next renewal, and an older copy counts on from the fences that it knows",
         ),
-        Store::Etcd => {
-            NotRun("a restore makes another cluster; without `--bump-revision` fences fall, as its page says")
-        }
+        Store::Etcd => NotRun(
+            "open clients refuse a cluster whose revision went back; fences of new ones fall, as its page says",
+        ),
         Store::ZooKeeper => NotRun("fences fall with the snapshot, as its page says"),
         Store::Sentinel | Store::Cluster | Store::Redlock => {
             NotRun("one server of it is the cell of Redis, and its other servers have the newer state")

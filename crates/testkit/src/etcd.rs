@@ -131,6 +131,37 @@ impl EtcdCluster {
         self.ready(member).await
     }
 
+    /// Removes the data of a member that was killed: it starts as that of a new cluster, with the same ids.
+    ///
+    /// # Errors
+    /// If the data cannot be removed.
+    pub fn wipe(&self, member: usize) -> Result<(), Error> {
+        let path = self.data_path(member);
+        std::fs::remove_dir_all(&path).map_err(cannot("remove", path.display()))
+    }
+
+    /// Replaces the data of a cluster's only member, which was killed, by those of an `etcdctl snapshot save`.
+    ///
+    /// # Errors
+    /// As those of [`EtcdCluster::wipe`] and [`EtcdCluster::etcdctl`].
+    pub fn restore(&self, snapshot: &Path) -> Result<(), Error> {
+        self.wipe(0)?;
+        let peer = format!("http://{}", self.members[0].peer.addr());
+        let options = [
+            "--name=m0".to_owned(),
+            format!("--data-dir={}", self.data_path(0).display()),
+            format!("--initial-cluster=m0={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+        ];
+        let snapshot = snapshot.display().to_string();
+        let command = ["snapshot".to_owned(), "restore".to_owned(), snapshot].into_iter();
+        self.etcdctl(&command.chain(options).collect::<Vec<_>>()).map(drop)
+    }
+
+    fn data_path(&self, member: usize) -> PathBuf {
+        self.members[member].process.directory().path().join("data")
+    }
+
     /// Adds a member that does not vote, and waits until it knows a leader. It is the last one.
     ///
     /// # Errors

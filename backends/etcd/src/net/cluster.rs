@@ -153,6 +153,11 @@ impl Cluster {
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
             let all_were_asked = tries % self.members.len() == 0;
+            if all_were_asked && failure.kind == FailureKind::Foreign {
+                // The cluster answers, and it is not the one that this client knows.
+                self.outage.answered();
+                return Err(given_up(Refusal::Failed(failure), doubt));
+            }
             if all_were_asked {
                 self.outage.failed(since, &failure, probe.as_ref());
                 drop(probe.take());

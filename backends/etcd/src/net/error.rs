@@ -9,7 +9,7 @@ use std::error::Error;
 use leasehold_core::{Effect, Failure, FailureKind};
 use tonic::{Code, ConnectError, Status};
 
-use crate::net::member::OTHER_CLUSTER;
+use crate::net::member::{OTHER_CLUSTER, WENT_BACK};
 
 /// An answer that is not a yes, after all that could be tried was tried.
 #[derive(Clone, Debug)]
@@ -113,6 +113,14 @@ pub(crate) fn judge(status: &Status) -> Advice {
                 "name the servers of one cluster only, and open the store anew where it was replaced";
             Advice::GiveUp(Refusal::Failed(failure_of(status, FailureKind::Foreign, Effect::Unknown, advice)))
         }
+        // Every member of a cluster that was wiped or restored says this. A member of an old version may also have
+        // answered with old data: another one does better.
+        Code::DataLoss if has(WENT_BACK) => Advice::TryElsewhere(failure_of(
+            status,
+            FailureKind::Foreign,
+            Effect::Unknown,
+            "it was wiped or restored from a backup, so open the store anew",
+        )),
         Code::DataLoss if has("corrupt") => {
             let advice =
                 "its servers hold different data: see `etcdctl alarm list` and etcd's page on corruption";

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -48,22 +48,52 @@ struct NumberedChannel {
     channel: Channel,
 }
 
-/// The cluster that this client uses: that of the first answer.
+/// The cluster that this client uses: that of the first answer, and how far its history went.
 ///
 /// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
 /// one exclude no claims on the other, so an answer from another cluster than the first does not count.
+///
+/// A cluster that is wiped or restored from a backup may keep its id, which is made from URLs and a token. Then
+/// its revision is lower than one that this client knows. No other cluster says that to a linearizable request:
+/// every member that answers one has applied all that was agreed on before the request was sent, also what was
+/// answered by other members, and the revision follows from what was applied. So such an answer is compared with
+/// what was known when its request was *sent*: the answers to requests that are under way together may overtake
+/// each other. An answer that a member gives from its own state alone (to a keep-alive, a watch or a question for its
+/// status) is no evidence, since a member may lag behind.
 #[derive(Debug, Default)]
-pub(crate) struct FirstAnswer(AtomicU64);
+pub(crate) struct FirstAnswer {
+    cluster: AtomicU64,
+    /// The greatest revision of all linearizable answers.
+    revision: AtomicI64,
+}
 
 impl FirstAnswer {
+    /// Returns the lowest revision that a linearizable request may be answered at if it is sent from now on.
+    fn floor(&self) -> i64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
     fn check(&self, header: Option<Header>) -> Result<(), Status> {
         let Some(id) = header.map(|header| header.cluster_id).filter(|id| *id != 0) else { return Ok(()) };
-        match self.0.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
+        match self.cluster.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
             Err(first) if first != id => {
                 Err(Status::data_loss(format!("{OTHER_CLUSTER}: its id is {id:x}, not {first:x} as before")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks the answer to a linearizable request before which [`FirstAnswer::floor`] was this one.
+    fn check_linearizable(&self, header: Option<Header>, floor: i64) -> Result<(), Status> {
+        self.check(header)?;
+        let Some(revision) = header.map(|header| header.revision).filter(|revision| *revision != 0) else {
+            return Ok(());
+        };
+        if revision < floor {
+            return Err(Status::data_loss(format!("{WENT_BACK}: its revision is {revision}, after {floor}")));
+        }
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -153,14 +183,17 @@ pub(crate) struct KeepAliveReply {
 
 impl Connection {
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+        let floor = self.first.floor();
         let found: RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
-        self.first.check(found.header)?;
+        self.first.check_linearizable(found.header, floor)?;
         Ok(found)
     }
 
+    /// Runs a transaction. One without any operation would not be linearizable; this client sends none.
     pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
+        let floor = self.first.floor();
         let done: TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
-        self.first.check(done.header)?;
+        self.first.check_linearizable(done.header, floor)?;
         Ok(done)
     }
 
@@ -309,9 +342,49 @@ fn channel(endpoint: &Endpoint, secured: Option<&Secured>) -> Channel {
 
 /// The text that distinguishes the answer of another cluster from errors of servers.
 pub(crate) const OTHER_CLUSTER: &str = "a server of another cluster answered";
+/// The text that distinguishes an answer that is older than what is known from errors of servers.
+pub(crate) const WENT_BACK: &str = "the history of the cluster went back";
 /// Servers refuse clients that ping more often than every five seconds.
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
 /// A queue of the most claims that are allowed, with the longest names.
 const MAX_ANSWER: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(cluster_id: u64, revision: i64) -> Option<Header> {
+        Some(Header { cluster_id, member_id: 1, revision, raft_term: 2 })
+    }
+
+    #[test]
+    fn an_answer_is_compared_with_what_was_known_when_its_request_was_sent() {
+        let first = FirstAnswer::default();
+        let early = first.floor();
+        first.check_linearizable(header(7, 10), first.floor()).unwrap();
+        let floor = first.floor();
+        first.check_linearizable(header(7, 20), floor).unwrap();
+        // Requests under way together: their answers overtake each other.
+        first.check_linearizable(header(7, 15), floor).unwrap();
+        first.check_linearizable(header(7, 5), early).unwrap();
+        // What is not changed is read at the same revision, and an answer without a revision shows nothing.
+        first.check_linearizable(header(7, 20), first.floor()).unwrap();
+        first.check_linearizable(header(7, 0), first.floor()).unwrap();
+        first.check_linearizable(None, first.floor()).unwrap();
+        let status = first.check_linearizable(header(7, 19), first.floor()).unwrap_err();
+        assert!(status.message().contains(WENT_BACK), "{status}");
+        // A server that lags says this to requests that are not linearizable.
+        first.check(header(7, 3)).unwrap();
+    }
+
+    #[test]
+    fn the_revision_of_another_cluster_does_not_count() {
+        let first = FirstAnswer::default();
+        first.check_linearizable(header(7, 10), first.floor()).unwrap();
+        let status = first.check_linearizable(header(8, 99), first.floor()).unwrap_err();
+        assert!(status.message().contains(OTHER_CLUSTER), "{status}");
+        first.check_linearizable(header(7, 11), first.floor()).unwrap();
+    }
+}

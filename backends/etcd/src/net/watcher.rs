@@ -5,6 +5,10 @@
 //! watch begins at the revision behind the look that it follows, also on a new stream, so nothing is
 //! missed in between. Thousands of watches share the stream.
 //!
+//! A server whose own revision is lower than the one that a watch follows has nothing to report for as long as
+//! that is so. It lags behind, or the cluster was wiped or restored from a backup. The look of the waiter shows
+//! which, so it is woken after a pause; pauses double for as long as this goes on.
+//!
 //! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a
 //! server need not answer a request for progress while a watch begins behind its present revision. Only
 //! when a request on the same connection was not answered is the server probed: with a watch that
@@ -13,7 +17,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use leasehold_backend::random;
@@ -82,7 +86,8 @@ impl Watcher {
     pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
         let (commands, inbox) = mpsc::unbounded_channel();
         let backoff = Backoff::new(REOPEN, MAX_PAUSE);
-        let task = WatchTask { cluster, inbox, watches: HashMap::new(), backoff };
+        let behind = Backoff::new(BEHIND, BEHIND_MOST);
+        let task = WatchTask { cluster, inbox, watches: HashMap::new(), backoff, behind };
         drop(leasehold_machine::spawn(task.run()));
         Watcher { commands, last: AtomicI64::new(0) }
     }
@@ -152,6 +157,8 @@ struct WatchTask {
     watches: HashMap<i64, Watched>,
     /// The pauses between streams that bring nothing.
     backoff: Backoff,
+    /// The pauses before waiters are woken whose watches begin at a revision that the server does not know yet.
+    behind: Backoff,
 }
 
 /// An open stream.
@@ -322,6 +329,15 @@ impl WatchTask {
             && let Some(watched) = self.watches.get_mut(&number)
         {
             watched.created = true;
+            match message.header {
+                Some(header) if (1..watched.from - 1).contains(&header.revision) => {
+                    drop(leasehold_machine::spawn(wake_later(
+                        Arc::downgrade(&watched.wakeup),
+                        self.behind.failed(random::chance()),
+                    )));
+                }
+                _ => self.behind.reset(),
+            }
         }
         if number == PROBE_ID {
             return Ok(Some(cancel(number)));
@@ -366,6 +382,14 @@ enum StreamEnd {
     Closed,
     Failed(Advice),
     Silent,
+}
+
+/// Wakes a waiter after a pause, if it still waits then.
+async fn wake_later(wakeup: Weak<Wakeup>, pause: Duration) {
+    tokio::time::sleep(pause).await;
+    if let Some(wakeup) = wakeup.upgrade() {
+        wakeup.wake(None);
+    }
 }
 
 fn create(number: i64, watched: &Watched) -> WatchRequest {
@@ -416,3 +440,7 @@ const AHEAD: usize = 64;
 const SILENCE: Duration = Duration::from_secs(3);
 /// The first pause before a stream is opened anew.
 const REOPEN: Duration = Duration::from_millis(40);
+/// The first pause before a waiter looks whose server does not know the revision that it waits for. A follower
+/// lags for less.
+const BEHIND: Duration = Duration::from_secs(1);
+const BEHIND_MOST: Duration = Duration::from_secs(30);

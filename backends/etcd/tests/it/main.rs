@@ -12,6 +12,7 @@ mod cost;
 mod dead_waiters;
 mod doctor;
 mod faults;
+mod history;
 mod interop;
 mod outage;
 mod own_transaction;

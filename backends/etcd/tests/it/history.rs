@@ -1,0 +1,106 @@
+//! A cluster that is wiped, or restored from a backup, under the same ids: what it answers is no news of the
+//! cluster that an open client knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use leasehold_conformance::patience_for;
+use leasehold_core::{
+    Backend, Claim, Failure, FailureKind, Grant, Patience, Put, Registered, Registers, Renewal, Resource,
+};
+use leasehold_etcd::EtcdBackend;
+use leasehold_testkit::{EtcdCluster, require};
+use tokio::task::JoinHandle;
+
+const LONG: Duration = Duration::from_secs(240);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_was_wiped_wakes_its_observers_and_grants_no_lower_fence() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let id = cluster_id(&server);
+    let backend = connect(&format!("{}/?timeout=20s", server.url())).await;
+    write(&backend, 60).await;
+    let (held, grant) = hold(&backend).await;
+    let observer = observer(&server, &backend).await;
+    server.kill(0).unwrap();
+    server.wipe(0).unwrap();
+    server.restart(0).await.unwrap();
+    assert_eq!(cluster_id(&server), id, "the id shows it, and this test nothing");
+
+    went_back(observer.await.unwrap().unwrap_err());
+    went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
+    let renewal = renew(&backend, &held, &grant).await;
+    assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+    // Who opens the store anew uses the new cluster.
+    let anew = connect(&server.url()).await;
+    assert!(take(&anew, &mutex("other"), LONG).await.unwrap().fence < grant.fence);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_was_restored_is_not_the_one_that_an_open_client_knows() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    if require::or_skip("etcdctl", require::program("etcdctl", "etcd-client")).is_none() {
+        return;
+    }
+    let id = cluster_id(&server);
+    let backend = connect(&format!("{}/?timeout=20s", server.url())).await;
+    let snapshot = server.log_path(0).with_file_name("snapshot.db");
+    server.etcdctl(&["snapshot", "save", &snapshot.display().to_string()]).unwrap();
+    write(&backend, 60).await;
+    let (held, grant) = hold(&backend).await;
+    let observer = observer(&server, &backend).await;
+    server.kill(0).unwrap();
+    server.restore(&snapshot).unwrap();
+    server.restart(0).await.unwrap();
+    assert_eq!(cluster_id(&server), id, "the id shows it, and this test nothing");
+
+    went_back(observer.await.unwrap().unwrap_err());
+    went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
+    let renewal = renew(&backend, &held, &grant).await;
+    assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+}
+
+/// Makes the cluster's history longer than what one that begins anew reaches in this test.
+async fn write(backend: &EtcdBackend, changes: u32) {
+    let at = Resource::new("counter").unwrap();
+    let mut seen = backend.read(&at).await.unwrap().stamp;
+    for n in 0..changes {
+        let put = Put { value: Some(n.to_string().into_bytes()), keep: None };
+        seen = backend.swap(&at, &seen, &put).await.unwrap().unwrap();
+    }
+}
+
+async fn hold(backend: &EtcdBackend) -> (Claim, Grant) {
+    let claim = mutex("job");
+    let grant = try_take(backend, &claim).await.unwrap();
+    (claim, grant)
+}
+
+/// Starts a wait for a change that never comes, on the stream of watches.
+async fn observer(
+    server: &EtcdCluster,
+    backend: &Arc<EtcdBackend>,
+) -> JoinHandle<Result<Registered, Failure>> {
+    let at = Resource::new("word").unwrap();
+    let (seen, waits) = (backend.read(&at).await.unwrap().stamp, backend.clone());
+    let observer =
+        tokio::spawn(async move { waits.changed(&at, &seen, &patience_for(&clock(), LONG)).await });
+    let limit = clock().now().after(LONG);
+    while server.requests(0, "Watch").await.unwrap() == 0 {
+        assert!(clock().now() < limit, "no watch was opened");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    observer
+}
+
+fn went_back(failure: Failure) {
+    assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
+    assert!(failure.detail().contains("open the store anew"), "{failure}");
+}
+
+fn cluster_id(server: &EtcdCluster) -> String {
+    let status = server.etcdctl(&["endpoint", "status", "--write-out=json"]).unwrap();
+    let (_, id) = status.split_once("\"cluster_id\":").unwrap();
+    id.split(',').next().unwrap().to_owned()
+}
