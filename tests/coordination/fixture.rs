@@ -8,6 +8,7 @@ use leasehold::{Client, ErrorKind, FenceGrade, LockSupport, Snapshot};
 use tokio::sync::SemaphorePermit;
 
 use crate::player::{Stage, Victim};
+use leasehold_tests::opened;
 use leasehold_tests::stores::Store;
 
 /// The ttl of a process that dies: its lock is free for others soon after this.
@@ -51,8 +52,8 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) async fn over(store: &Store) -> Fixture {
         Fixture {
-            one: Client::open(&store.url).await.unwrap(),
-            two: Client::open(&store.url).await.unwrap(),
+            one: opened(&store.url).await,
+            two: opened(&store.url).await,
             url: store.url.clone(),
             mortal: store.mortal(TTL),
             is_shared: store.is_shared,
@@ -61,7 +62,7 @@ impl Fixture {
 
     /// Opens one more client, as a further process would have it.
     pub(crate) async fn another(&self) -> Client {
-        Client::open(&self.url).await.unwrap()
+        opened(&self.url).await
     }
 
     /// `true` if other processes can reach the store.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Tuning};
 use leasehold_testkit::peers::Peer;
+use leasehold_tests::opened_with;
 use tokio::sync::SemaphorePermit;
 
 use crate::fixture::{LIVING, Part, Primitive, TTL};
@@ -49,7 +50,7 @@ async fn play(orders: &[&str], primitives: &[Primitive]) {
     let stage = Stage { dies_at, ttl, reached: Arc::default() };
     // It renews long before its short leases end, which a busy machine is not late for.
     let tuning = Tuning::default().renew_at(0.05);
-    let locks = Client::builder().tuning(tuning).open(url).await.unwrap();
+    let locks = opened_with(|| Client::builder().tuning(tuning.clone()), url).await;
     (part.play)(&stage, &locks, name).await.unwrap();
     locks.close(Duration::from_secs(10)).await;
     println!("\nplayer: came through {} steps", stage.reached.load(Ordering::SeqCst));

@@ -8,7 +8,7 @@ use leasehold::{Client, Fence};
 use leasehold_testkit::Way;
 use leasehold_testkit::peers::Peer;
 use leasehold_tests::stores::{self, Store, Stores};
-use leasehold_tests::{Partition, monotonic};
+use leasehold_tests::{Partition, monotonic, opened};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -46,7 +46,7 @@ impl Holder {
 async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, store: &Store) {
     let url = store.mortal(SESSION);
     let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), &url);
-    let others = Client::open(&store.url).await.unwrap();
+    let others = opened(&store.url).await;
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
         let what = format!("{url}, {way:?}");
         let mut rounds = 0;

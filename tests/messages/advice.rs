@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold_tests::opened;
 
 /// Asserts that no finding advises the store itself, describes another one, or grants less to a user that may
 /// do anything.
 pub(crate) async fn fits_the_store(url: &str) {
-    let locks = Client::open(url).await.unwrap();
+    let locks = opened(url).await;
     let findings = locks.diagnose(Duration::from_secs(30)).await;
     assert!(!findings.is_empty(), "{url}");
     // These servers have no other user than the one that may do anything. Locks of connections and other

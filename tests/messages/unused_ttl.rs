@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold::Client;
 use leasehold::backend::Liveness;
 use leasehold_testkit::Warnings;
+use leasehold_tests::opened;
 
 const TTL: Duration = Duration::from_secs(6);
 
 pub(crate) async fn is_reported_once(url: &str) {
     let (warnings, _listening) = Warnings::listen("leasehold");
     let of_a_ttl = || warnings.count("has no effect");
-    let locks = Client::open(url).await.unwrap();
+    let locks = opened(url).await;
     let mutex = || locks.mutex("messages/ttl");
     let (effective, reports) = match locks.profile().liveness {
         Liveness::Lease { .. } => (Some(TTL), 0),
@@ -26,12 +26,12 @@ pub(crate) async fn is_reported_once(url: &str) {
         assert_eq!(of_a_ttl(), reports, "{url}: {warnings:?}");
     }
     if let Some(ttl) = effective {
-        let quiet = Client::open(url).await.unwrap();
+        let quiet = opened(url).await;
         quiet.mutex("messages/ttl").ttl(ttl).lock().await.unwrap().release().await.unwrap();
         assert_eq!(of_a_ttl(), reports, "{url} keeps it for exactly {ttl:?}");
     }
     // `doctor` sets a ttl of its own accord.
-    let quiet = Client::open(url).await.unwrap();
+    let quiet = opened(url).await;
     quiet.diagnose(TTL).await;
     assert_eq!(of_a_ttl(), reports, "{url}");
 }

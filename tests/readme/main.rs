@@ -10,7 +10,7 @@ use leasehold::{Client, Durability, FenceGrade, Profile, WaitMode};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
 };
-use leasehold_tests::Store;
+use leasehold_tests::{Store, opened};
 
 const BEGIN: &str = "<!-- profiles:begin";
 const END: &str = "<!-- profiles:end -->";
@@ -77,7 +77,7 @@ async fn table() -> Option<String> {
     }
     table += &row("redis+cluster://", &Client::open(&cluster.url()).await.unwrap());
     let servers = RedisQuorum::start_or_skip(3).await?;
-    let redlock = Client::open(&format!("redlock://{}", servers.hosts())).await.unwrap();
+    let redlock = opened(&format!("redlock://{}", servers.hosts())).await;
     table += &row("redlock://", &redlock);
     let etcd = Client::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.

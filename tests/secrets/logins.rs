@@ -10,6 +10,7 @@ use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, RedisSentinel,
     RedisServer, ZooKeeperEnsemble, require,
 };
+use leasehold_tests::{arm, opened};
 
 use crate::logged;
 use crate::written::{Secret, Written};
@@ -41,7 +42,7 @@ pub(crate) async fn are_not_repeated(url: &str) {
 async fn of_a_server(url: &str, user: &str) {
     let mut texts = Written::default();
     // ZooKeeper takes any password: what the first login creates belongs to it.
-    let locks = Client::open(&with(url, user, RIGHT)).await.unwrap();
+    let locks = opened(&with(url, user, RIGHT)).await;
     let guard = locks.mutex("logins").lock().await.unwrap();
     texts.shown("a guard", &guard);
     guard.release().await.unwrap();
@@ -146,8 +147,7 @@ async fn redis_with_a_password() {
     let quorum = require::or_skip("redis", RedisQuorum::start_with(3, builder()).await).unwrap();
     let hosts = quorum.hosts();
     let url = without(&format!("redlock://{hosts}"));
-    let armed = Client::open(&with(&url, "default", RIGHT)).await.unwrap();
-    leasehold_tests::arm(&armed).await;
+    arm(&opened(&with(&url, "default", RIGHT)).await).await;
     of_a_server(&url, "default").await;
 }
 

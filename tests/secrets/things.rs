@@ -9,6 +9,7 @@ use leasehold::backend::ClaimId;
 use leasehold::layer::Fault;
 use leasehold::{Client, Event, EventSubscriber, LockRequest, MultiLock, Note, Owner, blocking};
 use leasehold_tests::stores::Store;
+use leasehold_tests::{opened, opened_by_threads, opened_with};
 
 use crate::written::{Secret, Written};
 use crate::{failures, token};
@@ -19,9 +20,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// Records all texts of these values, and fails if an id of a claim or a part of a token is in one.
 pub(crate) async fn show_no_id(store: &Store) {
     let (subscriber, mut seen) = (Arc::new(Events::default()), Seen::default());
-    let builder = Client::builder().subscriber(subscriber.clone()).note(Note::new("secrets").unwrap());
-    seen.texts.shown("a builder", &builder);
-    let (one, two) = (builder.open(&store.url).await.unwrap(), Client::open(&store.url).await.unwrap());
+    let builder = || Client::builder().subscriber(subscriber.clone()).note(Note::new("secrets").unwrap());
+    seen.texts.shown("a builder", &builder());
+    let (one, two) = (opened_with(builder, &store.url).await, opened(&store.url).await);
     record_requests(&mut seen, &one);
     holders_and_waiters(&mut seen, &one, &two).await;
     Box::pin(built_on_locks(&mut seen, &one, &two)).await;
@@ -199,7 +200,7 @@ async fn threads(seen: &mut Seen, url: &str, other: &Client) {
     let url = url.to_owned();
     let (guards, mut texts) = tokio::task::spawn_blocking(move || {
         let mut texts = Written::default();
-        let locks = blocking::Client::open(&url).unwrap();
+        let locks = opened_by_threads(&url);
         let (mutex, semaphore) = (locks.mutex("secrets/thread"), locks.semaphore("secrets/threads", 2));
         let interrupt = blocking::Interrupt::new();
         texts.shown("a client of threads", &locks);

@@ -4,9 +4,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use leasehold::Fence;
 use leasehold::fenced::{FencedFile, FencedFileError};
-use leasehold::{Client, Fence};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::store::opened;
 
 /// A running `actor` program. Dropping it kills it.
 pub struct Actor {
@@ -94,7 +96,7 @@ impl Outcome {
 /// The actor's work: read, wait, write, behind the fence alone. It never looks whether the lock is still
 /// held: that is the point.
 pub async fn increment(url: &str, counter: &Path, rounds: u32, ttl: Duration) {
-    let locks = Client::open(url).await.unwrap();
+    let locks = opened(url).await;
     let mutex = locks.mutex("counter").ttl(ttl);
     let mut done = 0;
     while done < rounds {

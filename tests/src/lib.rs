@@ -27,4 +27,4 @@ pub use partition::{Partition, monotonic};
 pub use primaries::{Missed, kill_primaries};
 pub use redlock::{arm, quorum, redlock};
 pub use referee::{Counts, Referee};
-pub use store::{Store, opened, opened_with, renewed, settled};
+pub use store::{Store, opened, opened_by_threads, opened_with, renewed, settled};

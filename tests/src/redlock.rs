@@ -1,11 +1,12 @@
 //! Clients of a quorum of Redis servers.
 
 use std::any::Any;
+use std::time::Instant;
 
 use leasehold::Client;
 use leasehold::layer::{Quorum, RearmReport};
 
-use crate::store::opened;
+use crate::store::{LIMIT, opened};
 
 /// Opens a quorum by its hosts and options.
 pub async fn redlock(hosts: &str, options: &str) -> Client {
@@ -18,7 +19,16 @@ pub fn quorum(locks: &Client) -> &Quorum {
     backend.downcast_ref().unwrap()
 }
 
-/// Arms all servers at once, like an operator that has just set them up.
+/// Arms all servers, like an operator that has just set them up, and who tries again where a server is late.
 pub async fn arm(locks: &Client) -> RearmReport {
-    quorum(locks).rearm().await.unwrap()
+    let began = Instant::now();
+    loop {
+        let rearmed = quorum(locks).rearm().await;
+        match &rearmed {
+            Ok(report) if report.missed.is_empty() => return rearmed.unwrap(),
+            Ok(_) => {}
+            Err(failure) => assert!(failure.is_transient(), "{failure}"),
+        }
+        assert!(began.elapsed() < LIMIT, "{rearmed:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, ErrorKind, Guard};
+use leasehold::{Client, ClientBuilder, Error, ErrorKind, Guard, blocking};
 use leasehold_testkit::{RedisQuorum, RedisServer};
 use tempfile::TempDir;
 
@@ -42,7 +42,7 @@ impl Store {
     }
 
     pub async fn client(&self) -> Client {
-        Client::open(&self.url()).await.unwrap()
+        opened(&self.url()).await
     }
 }
 
@@ -70,12 +70,25 @@ pub async fn opened_with(settings: impl Fn() -> ClientBuilder, url: &str) -> Cli
     loop {
         match settings().open(url).await {
             Ok(locks) => return locks,
-            Err(error) => {
-                let is_late = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
-                assert!(is_late && began.elapsed() < LIMIT, "{error}");
-            }
+            Err(error) => expect_late(&error, began),
         }
     }
+}
+
+/// As [`opened`], for threads that block.
+pub fn opened_by_threads(url: &str) -> blocking::Client {
+    let began = Instant::now();
+    loop {
+        match blocking::Client::open(url) {
+            Ok(locks) => return locks,
+            Err(error) => expect_late(&error, began),
+        }
+    }
+}
+
+fn expect_late(error: &Error, began: Instant) {
+    let is_late = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+    assert!(is_late && began.elapsed() < LIMIT, "{error}");
 }
 
 /// Waits until the store has confirmed the lease twice more. It received the second of these renewals after now, unless
@@ -102,4 +115,4 @@ pub async fn renewed(guard: &Guard) {
 }
 
 /// No step takes this long on any machine.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);

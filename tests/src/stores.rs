@@ -5,6 +5,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use crate::redlock::arm;
+use crate::store::opened;
 use leasehold_testkit::{
     Directory, EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum,
     RedisSentinel, RedisServer, ZooKeeperEnsemble,
@@ -80,7 +81,7 @@ pub async fn redis_cluster() -> Option<Stores> {
 pub async fn redlock() -> Option<Stores> {
     let servers = RedisQuorum::start_or_skip(3).await?;
     let url = format!("redlock://{}", servers.hosts());
-    arm(&leasehold::Client::open(&url).await.unwrap()).await;
+    arm(&opened(&url).await).await;
     Stores::of([url], servers)
 }
 

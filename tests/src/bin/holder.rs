@@ -15,8 +15,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use leasehold::Guard;
 use leasehold::fenced::FencedFileError;
-use leasehold::{Client, Guard};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[tokio::main(flavor = "current_thread")]
@@ -24,7 +24,7 @@ async fn main() {
     let mut args = std::env::args().skip(1);
     let mut next = || args.next().expect("usage: holder URL NAME TTL_MS REGISTER");
     let (url, name, ttl, register) = (next(), next(), next(), PathBuf::from(next()));
-    let locks = Client::open(&url).await.unwrap();
+    let locks = leasehold_tests::opened(&url).await;
     let mutex = locks.mutex(&name).ttl(Duration::from_millis(ttl.parse().unwrap()));
     let mut held: Option<Guard> = None;
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
