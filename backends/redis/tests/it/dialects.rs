@@ -174,11 +174,11 @@ async fn redisson_lock_is_a_hash_of_owners_with_a_separate_counter() {
 #[tokio::test]
 async fn a_reader_that_died_among_others_keeps_no_writer_out() {
     let Some((_server, backend)) = open_dialect("redisson").await else { return };
-    let short = claim_of("rw", Share::READER, Duration::from_secs(2));
-    let long = claim_of("rw", Share::READER, TTL);
+    let short = claim_of("rw", Share::READER, Duration::from_secs(4));
+    let long = claim_of("rw", Share::READER, Duration::from_secs(30));
     let writer = claim_of("rw", Share::WRITER, TTL);
     assert!(got(&*backend, &long).await && got(&*backend, &short).await);
-    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    tokio::time::sleep(Duration::from_millis(4_200)).await;
     assert!(!any::still_held(&*backend, &short).await, "its time has passed although the hash lives on");
     let seen = backend.inspect(&long.resource, None, &no_patience()).await.unwrap();
     assert_eq!(seen.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [long.id]);

@@ -17,17 +17,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A waiter that nobody notifies, and that believes in its subscription, looks no sooner than after this.
 const UNNOTIFIED: Duration = Duration::from_secs(15);
 
-/// Waits until somebody listens for notifications at the server.
-async fn until_subscribed(server: &RedisServer) {
-    let subscribed = async {
-        while matches!(&server.command(&["PUBSUB", "CHANNELS"]).await, Ok(Reply::Many(all)) if all.is_empty())
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), subscribed).await.expect("nobody listens");
-}
-
 /// Connects by way of a proxy, with a timeout that a test can wait for.
 async fn through_proxy(timeout: &str) -> Option<(RedisServer, Proxy, RedisBackend)> {
     let server = RedisServer::start_or_skip().await?;
@@ -131,7 +120,7 @@ async fn a_hung_server_times_out_as_unknown_and_comes_back() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?timeout=2s", server.url())).await;
     let claim = claim_of("job", Share::MUTEX, Duration::from_secs(120));
-    try_take(&backend, &claim).await.unwrap();
+    persist(&backend, &claim).await;
     server.stop().unwrap();
     let begun = Instant::now();
     let failure = backend.contend(&mutex("other"), &no_patience()).await.unwrap_err();
@@ -150,7 +139,7 @@ async fn a_hung_server_times_out_as_unknown_and_comes_back() {
 async fn a_network_that_is_cut_is_noticed_within_the_timeout() {
     let Some((_server, proxy, backend)) = through_proxy("2s").await else { return };
     let claim = claim_of("job", Share::MUTEX, Duration::from_secs(120));
-    try_take(&backend, &claim).await.unwrap();
+    persist(&backend, &claim).await;
     proxy.blackhole(Way::Both);
     let begun = Instant::now();
     let Renewal::Unknown(failure) = renew(&backend, &claim).await else { panic!() };
@@ -322,7 +311,7 @@ async fn waiters_survive_a_restart_of_the_server() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&format!("{}?timeout=2s", server.url())).await);
     let holder = claim_of("job", Share::MUTEX, Duration::from_secs(60));
-    try_take(&backend, &holder).await.unwrap();
+    persist(&backend, &holder).await;
     let waiter = claim_of("job", Share::MUTEX, Duration::from_secs(60));
     let (waiting, sent) = (backend.clone(), waiter.clone());
     let task = tokio::spawn(async move {

@@ -205,10 +205,6 @@ async fn release_without_an_audience_publishes_nothing() {
     assert_eq!(published(&server).await, 0);
 }
 
-/// Longer than any machine takes to notify a waiter. One that nobody notifies looks after 15 seconds at the
-/// earliest.
-const NOTIFIED: Duration = Duration::from_secs(8);
-
 /// Waits until it is so.
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();

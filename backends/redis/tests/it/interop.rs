@@ -119,7 +119,7 @@ const WOKEN: Duration = Duration::from_secs(8);
 const DOOMED: &str = "LEASEHOLD_TEST_DOOMED";
 
 /// The lease of that process.
-const DOOMED_TTL: Duration = Duration::from_secs(6);
+const DOOMED_TTL: Duration = Duration::from_secs(10);
 
 /// Plays the part of a process that is killed, where a test asks for one.
 #[tokio::test]

@@ -25,20 +25,6 @@ async fn open(group: &RedisSentinel) -> RedisBackend {
     connect(&group.url()).await
 }
 
-/// Tries until it is granted, as the engine does. Only what passes may come in between.
-async fn persist(backend: &RedisBackend, claim: &Claim) -> Fence {
-    let begun = Instant::now();
-    loop {
-        match backend.contend(claim, &no_patience()).await {
-            Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
-            Ok(leasehold_core::Step::Busy(_)) => {}
-            Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
-        }
-        assert!(begun.elapsed() < LIMIT, "not granted again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 fn long(name: &str) -> Claim {
     claim_of(name, Share::MUTEX, Duration::from_secs(600))
 }
@@ -124,7 +110,7 @@ async fn manual_failover_keeps_claims_and_raises_the_epoch() {
 
 #[tokio::test]
 async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
-    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    let Some(group) = failing_over().proxies().start_or_skip().await else { return };
     // A client that waits long for an answer is not held up by the server that was deposed.
     let backend = connect(&format!("{}?timeout=5m", group.url())).await;
     let claim = claim_of("job", Share::MUTEX, Duration::from_secs(900));
@@ -148,7 +134,7 @@ async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
 /// It accepts connections and answers nothing on them, as behind a network that is down.
 #[tokio::test]
 async fn deposed_primary_is_left_by_a_client_that_connects_to_it() {
-    let Some(group) = RedisSentinel::builder().proxies().start_or_skip().await else { return };
+    let Some(group) = failing_over().proxies().start_or_skip().await else { return };
     // Longer than this test waits.
     let backend = connect(&format!("{}?timeout=5m", group.url())).await;
     let claim = claim_of("job", Share::MUTEX, Duration::from_secs(900));
@@ -296,7 +282,9 @@ async fn the_documented_rights_are_enough() {
     let file = directory.path().join("password");
     std::fs::write(&file, "other").unwrap();
     let url = group.url().replace("://", "://jobs:secret@");
-    let url = format!("{url}?replicas=1&sentinel-user=watcher&sentinel-password-file={}", file.display());
+    let options =
+        format!("replicas=1&timeout=30s&sentinel-user=watcher&sentinel-password-file={}", file.display());
+    let url = format!("{url}?{options}");
     let backend = connect(&url).await;
     let claim = long("job");
     let before = try_take(&backend, &claim).await.unwrap();

@@ -159,20 +159,23 @@ async fn waiters_are_called_as_far_as_the_admission_rule_says() {
         let is_called = |left: Option<Duration>| left.is_some_and(|left| left <= CALL_GRACE);
         seen.waiting.iter().take_while(|info| is_called(info.remaining)).count()
     };
+    let begun = Instant::now();
     assert!(freed(&backend, &first).await);
     let last = &queue[1_199];
-    let begun = Instant::now();
-    assert_eq!(called().await, 1);
+    let seen = called().await;
+    // By the time after the look: what is seen on a machine that is late says nothing.
+    assert!(seen == 1 || begun.elapsed() >= CALL_GRACE, "{seen} are called");
     tokio::time::sleep(PROBE_AFTER + Duration::from_millis(20)).await;
     backend.contend(last, &endless()).await.unwrap();
+    let seen = called().await;
     let in_time = begun.elapsed() < SILENT_AFTER;
-    assert!(!in_time || called().await == PROBED_PER_SILENT);
+    assert!(!in_time || seen == PROBED_PER_SILENT, "{seen} are called");
     // One that answers is not called again.
     backend.contend(&queue[5], &endless()).await.unwrap();
     tokio::time::sleep(SILENT_AFTER + Duration::from_millis(20)).await;
     backend.contend(last, &endless()).await.unwrap();
-    let in_time = in_time && begun.elapsed() < CALL_GRACE;
     let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
+    let in_time = in_time && begun.elapsed() < CALL_GRACE;
     let called: Vec<bool> =
         seen.waiting.iter().map(|info| info.remaining.is_some_and(|left| left <= CALL_GRACE)).collect();
     if !in_time {
@@ -490,7 +493,7 @@ async fn poller_gets_the_time_of_its_next_request() {
 async fn a_poller_never_sleeps_past_the_first_end_ahead() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(4);
     try_take(&backend, &claim_of("job", Share::MUTEX, ttl)).await.unwrap();
     let (granted, waiter) = (Instant::now(), mutex("job"));
     // It asks until the lease ends. Towards the end, less is left than it would pause by itself.
@@ -552,8 +555,12 @@ async fn subscriptions_end_without_waiters() {
     let before = server.counts().await.unwrap();
     let holder = lasting("job");
     try_take(&backend, &holder).await.unwrap();
-    // Long enough to look, to connect and to subscribe.
-    assert!(take(&backend, &mutex("job"), &patience(Duration::from_secs(2))).await.is_none());
+    let (waiting, asking) = (mutex("job"), endless());
+    let ending = async {
+        until_subscribed(&server).await;
+        asking.end();
+    };
+    assert!(tokio::join!(take(&backend, &waiting, &asking), ending).0.is_none());
     let begun = Instant::now();
     loop {
         let now = server.counts().await.unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, FailureKind, Fence, Grant, Moment, Note, Patience, Proof, Release, Renew,
-    Renewal, Resource, Share, Step,
+    Backend, Claim, ClaimId, Clock, Failure, FailureKind, Fence, Grant, Moment, Note, Patience, Proof,
+    Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{RedisServer, Reply};
@@ -28,13 +28,39 @@ fn clock() -> Arc<dyn Clock> {
     Arc::new(Ticking(Instant::now()))
 }
 
+/// Opens a URL. Tries again where the servers are late: the time limit of the URL may be short.
 pub async fn connect(url: &str) -> RedisBackend {
-    RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+    in_the_end(|| RedisBackend::connect(RedisConfig::parse(url).unwrap())).await
 }
 
 /// Opens a URL of any dialect.
 pub async fn open(url: &str) -> Arc<dyn Backend> {
-    leasehold_redis::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+    in_the_end(|| leasehold_redis::connect(RedisConfig::parse(url).unwrap())).await
+}
+
+/// Tries until it is granted, as the engine does. Only what passes may come in between.
+pub async fn persist(backend: &RedisBackend, claim: &Claim) -> Fence {
+    let begun = Instant::now();
+    loop {
+        if let Step::Granted(grant) = in_the_end(async || backend.contend(claim, &no_patience()).await).await
+        {
+            return grant.fence.unwrap();
+        }
+        assert!(begun.elapsed() < LIMIT, "not granted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Repeats a call while its failure passes.
+pub async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, Failure>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(failure) => assert!(failure.is_transient() && begun.elapsed() < LIMIT, "{failure}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 pub fn no_patience() -> Patience {
@@ -98,6 +124,21 @@ pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
 /// No machine is so busy.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Waits until somebody listens for notifications at the server.
+pub async fn until_subscribed(server: &RedisServer) {
+    let subscribed = async {
+        while matches!(&server.command(&["PUBSUB", "CHANNELS"]).await, Ok(Reply::Many(all)) if all.is_empty())
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, subscribed).await.expect("nobody listens");
+}
+
+/// Longer than any machine takes to notify a waiter. One that nobody notifies looks after 15 seconds at the
+/// earliest.
+pub const NOTIFIED: Duration = Duration::from_secs(8);
+
 /// Renews until the answer is known. Returns `true` if the claim is held.
 pub async fn still_held(backend: &RedisBackend, claim: &Claim) -> bool {
     any::still_held(backend, claim).await
@@ -148,6 +189,16 @@ pub mod any {
 
     pub async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
         backend.release(&[claim]).await.pop().unwrap()
+    }
+
+    /// Releases a claim as the engine does, until there is an answer.
+    pub async fn release_until_answered(backend: &dyn Backend, claim: &Claim) {
+        let begun = Instant::now();
+        while let Release::Unknown(failure) = release(backend, claim).await {
+            assert!(failure.is_transient(), "{failure}");
+            assert!(begun.elapsed() < LIMIT, "{failure}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     pub async fn freed(backend: &dyn Backend, claim: &Claim) -> bool {
