@@ -427,7 +427,8 @@ async fn ten_clients_that_write_at_once_all_get_through() {
     let dir = TestDir::new();
     let mut clients = Vec::new();
     for number in 0..10 {
-        let backend = dir.open("").await.unwrap();
+        // Each that opens writes to a disk that may be slow, while the others wait for it.
+        let backend = dir.open("?timeout=60s").await.unwrap();
         clients.push(tokio::spawn(async move {
             for round in 0..20 {
                 let claim = claim(&format!("job/{number}/{round}"));
