@@ -2,9 +2,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::config::Listen;
@@ -16,7 +18,22 @@ use crate::holds::PeerEnd;
 pub(super) enum Socket {
     Tcp(TcpListener, Listen),
     /// The socket, and its file, which is removed at the end.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, Named),
+}
+
+/// The file of a Unix socket.
+#[derive(Debug)]
+pub(super) struct Named {
+    path: PathBuf,
+    /// The file system and the number of the file, by which it is told from one that took its name.
+    identity: (u64, u64),
+}
+
+impl Named {
+    fn of(path: &Path) -> io::Result<Named> {
+        let found = std::fs::symlink_metadata(path)?;
+        Ok(Named { path: path.to_owned(), identity: (found.dev(), found.ino()) })
+    }
 }
 
 /// An accepted connection.
@@ -53,11 +70,15 @@ impl Socket {
                 Ok(Socket::Tcp(listener, Listen::Tcp(address)))
             }
             Listen::Unix(path) => {
+                // A server that starts at the same time must not take a file that does not listen yet for a stale one.
+                let turn = turn(path).await.map_err(failed)?;
                 remove_stale(path).await.map_err(failed)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
+                let named = Named::of(path).map_err(failed)?;
+                drop(turn);
                 // Between the two calls others can at most connect, and then need the token for a change.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                Ok(Socket::Unix(listener, path.clone()))
+                Ok(Socket::Unix(listener, named))
             }
         }
     }
@@ -65,7 +86,7 @@ impl Socket {
     pub(super) fn address(&self) -> Listen {
         match self {
             Socket::Tcp(_, address) => address.clone(),
-            Socket::Unix(_, path) => Listen::Unix(path.clone()),
+            Socket::Unix(_, named) => Listen::Unix(named.path.clone()),
         }
     }
 
@@ -97,9 +118,11 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Socket::Unix(_, path) = self {
-            // Another server may have replaced it; then this removes its name, and it says so when it starts again.
-            let _ = std::fs::remove_file(path);
+        // The listener is still open, so no server replaces the file now, and no other file has its number.
+        if let Socket::Unix(_, named) = self
+            && Named::of(&named.path).is_ok_and(|found| found.identity == named.identity)
+        {
+            let _ = std::fs::remove_file(&named.path);
         }
     }
 }
@@ -111,12 +134,27 @@ fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     #[cfg(target_os = "linux")]
     {
-        sockopt::set_tcp_keepidle(stream, std::time::Duration::from_secs(5))?;
-        sockopt::set_tcp_keepintvl(stream, std::time::Duration::from_secs(5))?;
+        sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
+        sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
         sockopt::set_tcp_keepcnt(stream, 2)?;
         sockopt::set_tcp_user_timeout(stream, SILENCE_MAX_MS)?;
     }
     Ok(())
+}
+
+/// Waits until no other server starts in the folder of this socket: the turn lasts until it is dropped.
+///
+/// Without a turn on a file system that has no such locks, and in a folder that this user cannot read.
+async fn turn(path: &Path) -> io::Result<Option<std::fs::File>> {
+    let Some(Ok(folder)) = path.parent().map(std::fs::File::open) else { return Ok(None) };
+    for _ in 0..TURN_LOOKS {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Some(folder)),
+            Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(TURN_PAUSE).await,
+            Err(_) => return Ok(None),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::WouldBlock, "another program keeps the folder of the socket locked"))
 }
 
 /// Removes the file of a socket that nobody listens at any more.
@@ -130,9 +168,20 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
-        Err(_) => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A server that is too busy, or that of another user, looks like this.
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!(
+                "it cannot be told whether another server listens there ({error}): if none does, remove the file"
+            ),
+        )),
     }
 }
 
+/// The pause between two looks for a turn, and their number: ten seconds and more.
+const TURN_PAUSE: Duration = Duration::from_millis(20);
+const TURN_LOOKS: u32 = 500;
 /// The time after which a peer that acknowledges nothing counts as gone.
 const SILENCE_MAX_MS: u32 = 15_000;

@@ -1,9 +1,11 @@
 //! Sockets: Unix sockets, several addresses, and connections that misbehave.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
-use leasehold_serve::{Config, Listen, Server};
+use leasehold_serve::{Config, Listen, ServeError, Server};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -29,18 +31,20 @@ async fn unix_socket_is_private_and_serves_the_same_locks() {
     assert!(!path.exists());
 }
 
+/// Binds a server to this socket, with a token in the same folder.
+async fn bind(path: &Path) -> Result<Server, ServeError> {
+    let mut config = Config::default();
+    config.listen = vec![Listen::Unix(path.to_owned())];
+    config.token_file = Some(path.with_file_name("token"));
+    Server::bind(leasehold::Client::open("mem:").await.unwrap(), config).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn socket_of_a_server_that_lives_is_not_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("http.sock");
-    let bind = async |path: &std::path::Path| {
-        let mut config = Config::default();
-        config.listen = vec![Listen::Unix(path.to_owned())];
-        config.token_file = Some(folder.path().join("token"));
-        Server::bind(leasehold::Client::open("mem:").await.unwrap(), config).await
-    };
     // What a killed server leaves is replaced.
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    drop(UnixListener::bind(&path).unwrap());
     let first = bind(&path).await.unwrap();
     assert!(bind(&path).await.unwrap_err().to_string().contains("another server"));
     drop(first);
@@ -48,6 +52,54 @@ async fn socket_of_a_server_that_lives_is_not_taken() {
     std::fs::write(&file, "precious").unwrap();
     assert!(bind(&file).await.unwrap_err().to_string().contains("not a socket"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn socket_of_a_server_that_is_too_busy_to_accept_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    let busy = UnixListener::bind(&path).unwrap();
+    rustix::net::listen(&busy, 0).unwrap();
+    let inode = std::fs::metadata(&path).unwrap().ino();
+    let mut queued = Vec::new();
+    while let Ok(stream) = tokio::net::UnixStream::connect(&path).await {
+        queued.push(stream);
+    }
+    assert!(bind(&path).await.unwrap_err().to_string().contains("whether another server listens"));
+    assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_ends_leaves_the_socket_of_another_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, others) = (folder.path().join("http.sock"), folder.path().join("others.sock"));
+    let first = bind(&path).await.unwrap();
+    let _other = UnixListener::bind(&others).unwrap();
+    std::fs::rename(&others, &path).unwrap();
+    drop(first);
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_servers_that_start_together_the_first_keeps_the_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    // What a killed server leaves.
+    drop(UnixListener::bind(&path).unwrap());
+    let turn = std::fs::File::open(folder.path()).unwrap();
+    rustix::fs::flock(&turn, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let starting = tokio::spawn({
+        let path = path.clone();
+        async move { bind(&path).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!starting.is_finished(), "the other one has found the stale file, and is about to remove it");
+    std::fs::remove_file(&path).unwrap();
+    let _first = UnixListener::bind(&path).unwrap();
+    drop(turn);
+    assert!(starting.await.unwrap().unwrap_err().to_string().contains("another server listens"));
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
