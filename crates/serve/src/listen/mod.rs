@@ -23,7 +23,6 @@ use leasehold::Client;
 use leasehold_monitor::{Monitor, Options};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, Listen};
 use crate::guard::protect;
@@ -35,6 +34,7 @@ use crate::{api, console, lately, probes};
 use connection::Serving;
 use sockets::Socket;
 use strangers::Strangers;
+use tls::Tls;
 
 /// The reason why a server cannot start. The text says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub struct Server {
     sockets: Vec<Socket>,
     state: Arc<State>,
     routes: Router,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Tls>,
 }
 
 impl fmt::Debug for Server {
@@ -68,7 +68,7 @@ impl Server {
     /// A text for people if a file or a socket cannot be used.
     pub async fn bind(client: Client, config: Config) -> Result<Server, ServeError> {
         let token = Token::open(config.token_file.as_deref())?;
-        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        let tls = config.tls.as_ref().map(Tls::open).transpose()?;
         if config.listen.is_empty() {
             return Err("there is no address to listen at: name one with --listen".to_owned().into());
         }
@@ -133,7 +133,7 @@ impl Server {
         let strangers = Arc::new(Strangers::default());
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
-            let tls = self.tls.clone().filter(|_| socket.is_tcp());
+            let tls = self.tls.as_ref().filter(|_| socket.is_tcp()).map(Tls::acceptor);
             let refusals = Arc::new(Semaphore::new(REFUSALS));
             let serving = Serving {
                 refusals,
@@ -151,6 +151,7 @@ impl Server {
                 probes::tidy_up();
             }
         });
+        let renewing = self.tls.map(|tls| tokio::spawn(tls.renew()));
         shutdown().await;
         let grace = self.state.config.grace;
         let left = tokio::select! {
@@ -159,6 +160,9 @@ impl Server {
         };
         closing.send_replace(true);
         upkeep.abort();
+        if let Some(renewing) = renewing {
+            renewing.abort();
+        }
         accepting.shutdown().await;
         // The last answers are still being written.
         let all = u32::try_from(self.state.config.limits.connections).unwrap_or(u32::MAX);

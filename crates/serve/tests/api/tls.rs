@@ -5,9 +5,12 @@ use std::sync::Arc;
 use leasehold_serve::{Config, Server, TlsFiles};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use crate::support::Served;
+use crate::support::{Served, until};
 
 struct Files {
     folder: tempfile::TempDir,
@@ -24,14 +27,69 @@ fn files() -> Files {
     Files { folder, roots }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn request_over_tls_is_answered_and_a_plain_one_is_not() {
-    let Files { folder, roots } = files();
-    let tls = TlsFiles { cert: folder.path().join("cert.pem"), key: folder.path().join("key.pem") };
-    let served = Served::with(|config| config.tls = Some(tls)).await;
+impl Files {
+    fn named(&self) -> TlsFiles {
+        TlsFiles { cert: self.folder.path().join("cert.pem"), key: self.folder.path().join("key.pem") }
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    /// Writes a file by a rename, as programs that renew certificates do.
+    fn replace(&self, name: &str, text: &str) {
+        let draft = self.folder.path().join("draft");
+        std::fs::write(&draft, text).unwrap();
+        std::fs::rename(draft, self.folder.path().join(name)).unwrap();
+    }
+}
+
+/// Returns a connector that trusts these certificates only.
+fn connector(roots: &RootCertStore) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let connector = TlsConnector::from(Arc::new(config.with_root_certificates(roots).with_no_client_auth()));
+    TlsConnector::from(Arc::new(config.with_root_certificates(roots.clone()).with_no_client_auth()))
+}
+
+/// Opens a connection, unless the server's certificate is not among these.
+async fn connect(served: &Served, roots: &RootCertStore) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("localhost").unwrap();
+    connector(roots).connect(name, TcpStream::connect(served.address).await.unwrap()).await
+}
+
+/// Sends a request, and leaves the connection open.
+async fn is_served(connection: &mut TlsStream<TcpStream>) {
+    connection.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut read = String::new();
+    while !read.ends_with("ok\n") {
+        let mut part = [0; 4096];
+        let count = connection.read(&mut part).await.unwrap();
+        assert!(count > 0, "{read}");
+        read.push_str(std::str::from_utf8(&part[..count]).unwrap());
+    }
+    assert!(read.starts_with("HTTP/1.1 200"), "{read}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewed_certificate_is_shown_to_new_connections() {
+    let (old, new) = (files(), files());
+    let served = Served::with(|config| config.tls = Some(old.named())).await;
+    let mut open = connect(&served, &old.roots).await.unwrap();
+    is_served(&mut open).await;
+    for name in ["cert.pem", "key.pem"] {
+        old.replace(name, &new.text(name));
+    }
+    until("the new certificate", async || connect(&served, &new.roots).await.is_ok()).await;
+    assert!(connect(&served, &old.roots).await.is_err());
+    is_served(&mut open).await;
+    is_served(&mut connect(&served, &new.roots).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_over_tls_is_answered_and_a_plain_one_is_not() {
+    let files = files();
+    let served = Served::with(|config| config.tls = Some(files.named())).await;
+    let connector = connector(&files.roots);
     let request = served.request("GET", "/v1/locks").host("localhost");
     let name = ServerName::try_from("localhost").unwrap();
     let connection = connector.connect(name, request.connect().await).await.unwrap();

@@ -36,6 +36,8 @@ pub(crate) struct ServeArgs {
     pub(crate) allow_actions: bool,
 
     /// The certificate, in PEM: all TCP addresses use TLS then
+    ///
+    /// When it or its key is replaced, new connections get the new certificate within some seconds, without a restart.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
 
