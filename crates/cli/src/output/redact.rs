@@ -49,6 +49,20 @@ pub(crate) fn redacted_url(url: &str) -> String {
     }
 }
 
+/// Masks the password of a lock's name, in case it is a URL in the wrong place. Only a login before the host is one:
+/// two names must not look alike because both have a port and a later `@`.
+pub(crate) fn redacted_name(name: &str) -> String {
+    let host = name.find("://").map_or(name.len(), |at| at + "://".len());
+    let address = &name[host..];
+    let login = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
+    match (login.find(':'), login.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => {
+            format!("{}:***{}", &name[..host + colon], &name[host + at..])
+        }
+        _ => name.to_owned(),
+    }
+}
+
 /// Masks one URL, given from behind its `://`.
 fn masked(url: &str) -> String {
     let url = match (url.find(':'), url.rfind('@')) {
@@ -103,5 +117,14 @@ mod tests {
             assert!(clean.ends_with(":***@h/0"), "{clean}");
         }
         assert_eq!(redacted_url("file:///a/b"), "file:///a/b");
+    }
+
+    #[test]
+    fn names_that_are_no_logins_are_shown_as_they_are() {
+        for name in ["oci://registry:5000/app@sha256:aa", "https://h:8443/a@main", "x://h?a:b@c", "a:b@c", ""]
+        {
+            assert_eq!(redacted_name(name), name);
+        }
+        assert_eq!(redacted_name("redis://u:secret@h:1/a@b"), "redis://u:***@h:1/a@b");
     }
 }

@@ -1,12 +1,12 @@
 //! Text for people. What is shared with other views comes from `leasehold-monitor`.
 
-use crate::output::redact::redacted_url;
+use crate::output::redact::redacted_name;
 
 pub(crate) use leasehold_monitor::text::{ago, duration, now, timestamp, visible};
 
 /// Returns the name of a lock for people. A name may be a URL, which may have a password.
 pub(crate) fn visible_name(name: &str) -> String {
-    visible(&redacted_url(name))
+    visible(&redacted_name(name))
 }
 
 /// Returns as much of the text as fits into so many columns, with `…` if something was cut off.

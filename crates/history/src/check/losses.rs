@@ -316,7 +316,7 @@ fn granted_after(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     requested.map_or(asked, |requested| requested.min(view.times.at(grant.got)).max(asked))
 }
 
-/// Returns the time from which the validity of a grant counts, if that can be reported.
+/// Returns the time from which the validity of a grant counts, if that can be told.
 pub(super) fn requested_at(view: &View<'_>, grant: &GrantLife<'_>) -> Option<u64> {
     let (got, ttl) = (grant.got, grant.asked.values.ttl);
     // The recorder's times and those of a process are not compared.

@@ -143,7 +143,7 @@ struct Marks {
 type FileMarks = [i128; 7];
 
 impl Marks {
-    /// Returns the marks of files that are there. A pipe, such as one of the shell, can be read only once, and has none.
+    /// Returns the marks of files that are there. A pipe can be read only once, and has none.
     fn of(files: &TlsFiles) -> Marks {
         let marks = |path: &Path| {
             let found = std::fs::metadata(path).ok()?;
