@@ -4,7 +4,7 @@
 //! Sen), times the rest of the time, is at most a tenth of the median value, or at most what is written here for
 //! the quantity. The median of slopes does not follow single outliers, such as a process that was just replaced.
 //!
-//! What is averaged over those that are left says nothing about those that are gone, and who does nothing uses nothing.
+//! An average over the processes that are left says nothing about those that are gone, and an idle process uses nothing.
 //! So all processes have to be there until the end, and to acquire locks until then.
 
 use std::fmt;
@@ -110,7 +110,7 @@ impl Verdict {
         self.acquired > 0 && self.objections.is_empty() && self.judgements.iter().all(Judgement::is_flat)
     }
 
-    /// Returns why the quantities say nothing, whatever they are: processes are gone, or do nothing.
+    /// Returns the reasons why the quantities say nothing: processes are gone, or do nothing.
     pub fn objections(&self) -> &[String] {
         &self.objections
     }

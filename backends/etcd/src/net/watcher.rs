@@ -7,7 +7,7 @@
 //!
 //! A server whose own revision is lower than the one that a watch follows has nothing to report for as long as
 //! that is so. It lags behind, or the cluster was wiped or restored from a backup. The look of the waiter shows
-//! which, so it is woken after a pause; pauses double for as long as this goes on.
+//! which, so it is woken after a pause; pauses double for as long as this lasts.
 //!
 //! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a
 //! server need not answer a request for progress while a watch begins behind its present revision. Only

@@ -16,49 +16,44 @@ use tokio::task::JoinHandle;
 const LONG: Duration = Duration::from_secs(240);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_was_wiped_wakes_its_observers_and_grants_no_lower_fence() {
+async fn wiped_cluster_wakes_its_observers_and_grants_no_lower_fence() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
-    let id = cluster_id(&server);
     let backend = connect(&format!("{}/?timeout=20s", server.url())).await;
-    write(&backend, 60).await;
-    let (held, grant) = hold(&backend).await;
-    let observer = observer(&server, &backend).await;
-    server.kill(0).unwrap();
-    server.wipe(0).unwrap();
-    server.restart(0).await.unwrap();
-    assert_eq!(cluster_id(&server), id, "the id shows it, and this test nothing");
-
-    went_back(observer.await.unwrap().unwrap_err());
-    went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
-    let renewal = renew(&backend, &held, &grant).await;
-    assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
-    // Who opens the store anew uses the new cluster.
+    let grant = refused_after(&server, &backend, || server.wipe(0).unwrap()).await;
+    // A client that is opened now uses the new cluster.
     let anew = connect(&server.url()).await;
     assert!(take(&anew, &mutex("other"), LONG).await.unwrap().fence < grant.fence);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_was_restored_is_not_the_one_that_an_open_client_knows() {
+async fn restored_cluster_is_not_the_one_that_an_open_client_knows() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     if require::or_skip("etcdctl", require::program("etcdctl", "etcd-client")).is_none() {
         return;
     }
-    let id = cluster_id(&server);
     let backend = connect(&format!("{}/?timeout=20s", server.url())).await;
     let snapshot = server.log_path(0).with_file_name("snapshot.db");
     server.etcdctl(&["snapshot", "save", &snapshot.display().to_string()]).unwrap();
-    write(&backend, 60).await;
-    let (held, grant) = hold(&backend).await;
-    let observer = observer(&server, &backend).await;
+    refused_after(&server, &backend, || server.restore(&snapshot).unwrap()).await;
+}
+
+/// Lets a client hold a lock and observe a register, replaces the data of its server, and checks that the client
+/// refuses all that the server answers then. Returns the grant from before.
+async fn refused_after(server: &EtcdCluster, backend: &Arc<EtcdBackend>, replace: impl FnOnce()) -> Grant {
+    let id = cluster_id(server);
+    write(backend, 60).await;
+    let (held, grant) = hold(backend).await;
+    let observer = observer(server, backend).await;
     server.kill(0).unwrap();
-    server.restore(&snapshot).unwrap();
+    replace();
     server.restart(0).await.unwrap();
-    assert_eq!(cluster_id(&server), id, "the id shows it, and this test nothing");
+    assert_eq!(cluster_id(server), id, "the id shows it, and this test nothing");
 
     went_back(observer.await.unwrap().unwrap_err());
     went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
-    let renewal = renew(&backend, &held, &grant).await;
+    let renewal = renew(backend, &held, &grant).await;
     assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+    grant
 }
 
 /// Makes the cluster's history longer than what one that begins anew reaches in this test.

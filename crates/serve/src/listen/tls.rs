@@ -41,7 +41,7 @@ impl Tls {
         Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), certificate })
     }
 
-    /// Returns what accepts connections, each with the certificate that is the latest by then.
+    /// Returns the acceptor of connections. Each gets the certificate that is the latest by then.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         self.acceptor.clone()
     }
