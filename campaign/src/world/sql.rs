@@ -157,6 +157,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use leasehold_testkit::require;
 
     use super::*;
@@ -176,15 +178,23 @@ mod tests {
         };
         world.sql("CREATE TABLE written (n bigint)").await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
+        // A primary that is not killed would take writes for ever.
+        let ended = Cell::new(false);
         let writes = async {
             let mut confirmed = 0;
-            while world.sql(&format!("INSERT INTO written VALUES ({confirmed})")).await.is_ok() {
+            while !ended.get()
+                && world.sql(&format!("INSERT INTO written VALUES ({confirmed})")).await.is_ok()
+            {
                 confirmed += 1;
             }
             confirmed
         };
-        // Each write is a program that starts, which takes its time on a busy machine.
-        let kill = world.kill_ahead_of_standby(Duration::from_secs(2));
+        let kill = async {
+            // Each write is a program that starts, which takes its time on a busy machine.
+            let lost = world.kill_ahead_of_standby(Duration::from_secs(2)).await;
+            ended.set(true);
+            lost
+        };
         let (confirmed, lost) = tokio::join!(writes, kill);
         let (lost, unit) = lost.unwrap().unwrap();
         world.promote(&[Network::Even, Network::Odd]).await.unwrap();

@@ -13,6 +13,7 @@ pub use builder::PostgresBuilder;
 pub use relay::PostgresRelay;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -178,9 +179,11 @@ impl PostgresServer {
         .chain([OsString::from("-D"), data.into_os_string()])
         .collect();
         self.programs.run("pg_basebackup", args, directory.path()).await?;
-        let mut settings = self.process_settings();
-        // What a newer `pg_basebackup` writes for the standby has options that an older server does not know.
-        settings.push(format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres"));
+        // What a newer `pg_basebackup` writes for the standby has options that an older server does not know. The last
+        // line of this file counts, and `ALTER SYSTEM` can still change it; an argument of the server would stay.
+        let followed = format!("primary_conninfo = 'host=127.0.0.1 port={port} user=postgres'\n");
+        append(&directory.path().join(DATA).join("postgresql.auto.conf"), &followed)?;
+        let settings = self.process_settings();
         let (programs, certificates) = (self.programs.clone(), self.certificates.clone());
         builder::launch(programs, directory, &settings, certificates, self.password.clone()).await
     }
@@ -332,6 +335,11 @@ impl Programs {
         command.args(before).args(args).current_dir(folder);
         output(name, command).await.map(drop)
     }
+}
+
+fn append(path: &Path, text: &str) -> Result<(), Error> {
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(cannot("write", path.display()))
 }
 
 /// Returns how root becomes the user of the Debian package; `None` for any other user.
