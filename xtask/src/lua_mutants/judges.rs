@@ -1,60 +1,69 @@
 //! The test programs that judge a changed script, and one run of them.
 //!
-//! A run ends with the first test that fails. The servers of the tests end with their process, however it ends.
+//! A test that passes while a script is replaced by an error does not run it, and so is not asked about changes of it.
+//! The programs of a group run side by side: most tests wait for a lease most of the time. A run ends with the first
+//! test that fails. The servers of the tests end with their process, however it ends.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use crate::suites::{self, Program};
 
-/// The test programs for the scripts of one folder, those first that see most changes within seconds.
+/// The test programs for the scripts of one folder.
 struct Panel {
     /// The folder, below that of all scripts.
     folder: &'static str,
-    /// The programs, each with its filters.
-    programs: &'static [(&'static str, &'static [&'static str])],
+    /// Groups of programs, each program with its filters. The first group sees most changes within seconds.
+    groups: [&'static [(&'static str, &'static [&'static str])]; 2],
 }
 
 const PANELS: &[Panel] = &[
     Panel {
         folder: "protocol/",
-        programs: &[
-            ("hold", &[]),
-            ("single_value", &[]),
-            ("free_lock", &[]),
-            ("histories", &[]),
-            ("sweep", &[]),
-            ("acl", &[]),
-            ("faults", &[]),
-            ("replicas", &[]),
-            ("sentinel", &[]),
-            ("wait", &[]),
-            ("conformance", &["pubsub_fifo", "pubsub_unordered"]),
+        groups: [
+            &[("hold", &[]), ("single_value", &[]), ("free_lock", &[]), ("histories", &[]), ("sweep", &[])],
+            &[
+                ("acl", &[]),
+                ("faults", &[]),
+                ("replicas", &[]),
+                ("sentinel", &[]),
+                ("wait", &[]),
+                ("conformance", &["pubsub_fifo", "pubsub_unordered"]),
+            ],
         ],
     },
     Panel {
         folder: "compat/",
-        programs: &[("dialects", &[]), ("conformance", &["plain", "python_redis_lock", "redisson"])],
+        groups: [&[("dialects", &[])], &[("conformance", &["plain", "python_redis_lock", "redisson"])]],
     },
-    Panel { folder: "redlock/", programs: &[("member", &[]), ("member_restart", &[])] },
+    Panel { folder: "redlock/", groups: [&[("member", &[])], &[("member_restart", &[])]] },
 ];
 
 const PACKAGE: &str = "leasehold-redis";
 
 /// The programs that judge the scripts of some folders.
 pub(super) struct Judges {
-    panels: Vec<(&'static str, Vec<Judge>)>,
+    panels: Vec<(&'static str, [Vec<Judge>; 2])>,
     /// For what the tests leave behind when they are ended.
     temporary: PathBuf,
 }
 
+#[derive(Clone)]
 struct Judge {
     program: Program,
-    filters: &'static [&'static str],
+    tests: Vec<String>,
     limit: Duration,
+}
+
+/// The tests that run one script, in groups.
+pub(super) struct Court<'a> {
+    groups: Vec<Vec<Judge>>,
+    temporary: &'a Path,
 }
 
 /// A test that failed.
@@ -94,13 +103,20 @@ impl Judges {
         for panel in PANELS.iter().filter(|panel| scripts.iter().any(|file| file.starts_with(panel.folder))) {
             let options = ["--features=lua-mutants", "--test=it"];
             let built = suites::programs_with(root, &[PACKAGE.to_owned()], &options)?;
-            let mut judges = Vec::new();
-            for (name, filters) in panel.programs {
+            let judge = |(name, filters): &(&str, &[&str])| {
                 let program = built.iter().find(|program| program.name == *name).cloned();
                 let program = program.ok_or_else(|| format!("{PACKAGE} has no test program {name}"))?;
-                judges.push(Judge { program, filters, limit: LONGEST });
-            }
-            panels.push((panel.folder, judges));
+                let is_wanted =
+                    |test: &&String| filters.is_empty() || filters.iter().any(|filter| test.contains(filter));
+                let tests: Vec<String> = program.tests.iter().filter(is_wanted).cloned().collect();
+                if tests.is_empty() {
+                    return Err(format!("{PACKAGE}, {name}: none of its tests is chosen"));
+                }
+                Ok(Judge { program, tests, limit: LONGEST })
+            };
+            let group = |group: &[(&str, &[&str])]| group.iter().map(judge).collect::<Result<Vec<_>, _>>();
+            let [quick, slow] = panel.groups;
+            panels.push((panel.folder, [group(quick)?, group(slow)?]));
         }
         let mut judges = Judges { panels, temporary: temporary.to_owned() };
         judges.measure(unchanged)?;
@@ -109,51 +125,137 @@ impl Judges {
 
     /// Runs each program without a change. What takes several times as long with one, hangs.
     fn measure(&mut self, unchanged: &Path) -> Result<(), String> {
-        for (_, judges) in &mut self.panels {
-            for judge in judges {
-                let begin = Instant::now();
-                if let Some(killer) = judge.fails(unchanged, &self.temporary)?.0 {
-                    return Err(format!("{} fails without any change: mend that first.", killer.name()));
-                }
-                let took = begin.elapsed();
-                println!("{} without any change: {:.1} s", judge.program.name, took.as_secs_f64());
-                judge.limit = (4 * took).max(SHORTEST);
+        for judge in self.panels.iter_mut().flat_map(|(_, groups)| groups).flatten() {
+            let begin = Instant::now();
+            let tests = judge.tests.clone();
+            if let Some(killer) = judge.failures(&tests, unchanged, &self.temporary, None)?.pop() {
+                return Err(format!("{} fails without any change: mend that first.", killer.name()));
             }
+            let took = begin.elapsed();
+            println!("{} without any change: {:.1} s", judge.program.name, took.as_secs_f64());
+            judge.limit = (4 * took).max(SHORTEST);
         }
         Ok(())
     }
 
-    /// Returns whether a test sees the change in this file. One that fails has to fail once more by itself: a
-    /// machine that is busy fails a test, too.
-    pub(super) fn judge(&self, script: &str, change: &Path) -> Result<Outcome, String> {
+    /// Returns the tests that run this script: those that do not pass if it is replaced by an error.
+    pub(super) fn of_script(&self, script: &str, broken: &Path) -> Result<Court<'_>, String> {
         let panel = self.panels.iter().find(|(folder, _)| script.starts_with(folder));
-        let (_, judges) = panel.ok_or_else(|| format!("{script}: no tests are known for its folder"))?;
-        let mut once = Vec::new();
-        for judge in judges {
-            match judge.fails(change, &self.temporary)? {
-                (Some(killer), _) => return Ok(Outcome::Killed(killer)),
-                (None, passed_again) => once.extend(passed_again),
-            }
+        let (_, groups) = panel.ok_or_else(|| format!("{script}: no tests are known for its folder"))?;
+        let mut court = Court { groups: Vec::new(), temporary: &self.temporary };
+        for group in groups {
+            let passed = at_once(group, |judge| judge.passed(broken, &self.temporary))?;
+            let reaching = group.iter().zip(passed).filter_map(|(judge, passed)| {
+                let tests: Vec<String> =
+                    judge.tests.iter().filter(|test| !passed.contains(*test)).cloned().collect();
+                (!tests.is_empty()).then(|| Judge { tests, ..judge.clone() })
+            });
+            court.groups.push(reaching.collect());
         }
-        Ok(Outcome::Survived(once))
+        let count: usize = court.groups.iter().flatten().map(|judge| judge.tests.len()).sum();
+        if count == 0 {
+            return Err(format!(
+                "{script} was replaced by an error, and no test failed: none of them runs it."
+            ));
+        }
+        println!("{script}: {count} tests run it");
+        Ok(court)
     }
 }
 
-impl Judge {
-    /// Returns a test that fails, and fails once more by itself; or else one that failed and then passed.
-    fn fails(&self, change: &Path, temporary: &Path) -> Result<(Option<Killer>, Option<Killer>), String> {
-        let Some(killer) = self.run(change, temporary, None)? else { return Ok((None, None)) };
-        let again = self.run(change, temporary, killer.test.as_deref())?;
-        Ok(if again.is_some() { (Some(killer), None) } else { (None, Some(killer)) })
+impl Court<'_> {
+    /// Returns whether a test sees the change. One that fails has to fail once more by itself: a machine that is busy
+    /// fails a test, too.
+    pub(super) fn judge(&self, change: &Path) -> Result<Outcome, String> {
+        let mut once = Vec::new();
+        for group in &self.groups {
+            let stop = AtomicBool::new(false);
+            let first = self.failures(group, change, Some(&stop))?;
+            if first.is_empty() {
+                continue;
+            }
+            if let Some(killer) = self.repeated(group, &first, change)? {
+                return Ok(Outcome::Killed(killer));
+            }
+            // The other tests had not ended.
+            let all = self.failures(group, change, None)?;
+            if let Some(killer) = self.repeated(group, &all, change)? {
+                return Ok(Outcome::Killed(killer));
+            }
+            once.extend(first.into_iter().chain(all));
+        }
+        Ok(Outcome::Survived(once))
     }
 
-    /// Runs its tests, or one of them, until one fails.
-    fn run(&self, change: &Path, temporary: &Path, only: Option<&str>) -> Result<Option<Killer>, String> {
-        let mut command = Command::new(&self.program.path);
-        match only {
-            Some(test) => command.args(["--exact", test]),
-            None => command.args(self.program.arguments(self.filters)),
+    fn failures(
+        &self,
+        group: &[Judge],
+        change: &Path,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Vec<Killer>, String> {
+        let failures = at_once(group, |judge| judge.failures(&judge.tests, change, self.temporary, stop))?;
+        Ok(failures.into_iter().flatten().collect())
+    }
+
+    /// Returns the first of these that fails by itself as well.
+    fn repeated(&self, group: &[Judge], failed: &[Killer], change: &Path) -> Result<Option<Killer>, String> {
+        for killer in failed {
+            let Some(judge) = group.iter().find(|judge| judge.program.name == killer.program) else {
+                continue;
+            };
+            let tests = killer.test.clone().map_or_else(|| judge.tests.clone(), |test| vec![test]);
+            if !judge.failures(&tests, change, self.temporary, None)?.is_empty() {
+                return Ok(Some(killer.clone()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Asks all of these programs side by side.
+fn at_once<T: Send>(
+    group: &[Judge],
+    ask: impl Fn(&Judge) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, String> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = group.iter().map(|judge| scope.spawn(move || ask(judge))).collect();
+        let answer = |asked: std::thread::ScopedJoinHandle<'_, Result<T, String>>| {
+            asked.join().unwrap_or_else(|_| Err("a thread has panicked".to_owned()))
         };
+        asked.into_iter().map(answer).collect()
+    })
+}
+
+impl Judge {
+    /// Returns those of these tests that fail; the first one alone if all are to stop then.
+    fn failures(
+        &self,
+        tests: &[String],
+        change: &Path,
+        temporary: &Path,
+        stop: Option<&AtomicBool>,
+    ) -> Result<Vec<Killer>, String> {
+        let end = self.run(tests, change, temporary, stop)?;
+        let killer = |test| Killer { program: self.program.name.clone(), test };
+        let whole = end.has_failed && end.failed.is_empty();
+        Ok(end.failed.into_iter().map(Some).chain(whole.then_some(None)).map(killer).collect())
+    }
+
+    /// Returns those of its tests that pass.
+    fn passed(&self, change: &Path, temporary: &Path) -> Result<BTreeSet<String>, String> {
+        Ok(self.run(&self.tests, change, temporary, None)?.passed)
+    }
+
+    fn run(
+        &self,
+        tests: &[String],
+        change: &Path,
+        temporary: &Path,
+        stop: Option<&AtomicBool>,
+    ) -> Result<End, String> {
+        let mut command = Command::new(&self.program.path);
+        command.arg("--exact").args(tests);
         command.current_dir(&self.program.folder).env("CARGO_MANIFEST_DIR", &self.program.folder);
         command.env("LEASEHOLD_LUA_MUTANT", change).env("TMPDIR", temporary);
         // Without a server all tests would pass.
@@ -171,49 +273,68 @@ impl Judge {
                 }
             });
         }
-        let end = watch(&mut child, &lines, self.limit);
+        let end = watch(&mut child, &lines, self.limit, stop);
         // It may have ended already.
         let _ = child.kill();
         child.wait().map_err(broken)?;
-        let killer = |test| Killer { program: self.program.name.clone(), test };
-        Ok(end.map_err(broken)?.map(killer))
+        end.map_err(broken)
     }
 }
 
-/// Waits for the first test that fails, or for the end. Returns the test; nothing in it if the program ended with an
-/// error or did not end in time.
+/// The outcome of one run of a program.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct End {
+    passed: BTreeSet<String>,
+    failed: Vec<String>,
+    /// `true` also if it ended with an error or did not end in time, and no test said so.
+    has_failed: bool,
+}
+
+/// Watches the tests until they end, until the limit, or until a program of the same group has a failure.
 fn watch(
     child: &mut Child,
     lines: &Receiver<String>,
     limit: Duration,
-) -> std::io::Result<Option<Option<String>>> {
+    stop: Option<&AtomicBool>,
+) -> std::io::Result<End> {
     let begin = Instant::now();
+    let mut end = End::default();
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => {
-                if let Some(test) = failed_test(&line) {
-                    return Ok(Some(Some(test.to_owned())));
+                let Some(test) = line.strip_prefix("test ") else { continue };
+                if let Some(test) = test.strip_suffix(" ... FAILED") {
+                    end.failed.push(test.to_owned());
+                    end.has_failed = true;
+                } else if let Some(test) = test.strip_suffix(" ... ok") {
+                    end.passed.insert(test.to_owned());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return child.wait().map(|status| (!status.success()).then_some(None));
+                end.has_failed |= !child.wait()?.success();
+                return Ok(end);
             }
             // A process that it has left may keep the output open.
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(status) = child.try_wait()? {
-                    return Ok((!status.success()).then_some(None));
+                    end.has_failed |= !status.success();
+                    return Ok(end);
                 }
             }
         }
+        if let Some(stop) = stop {
+            if end.has_failed {
+                stop.store(true, Ordering::Relaxed);
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(end);
+            }
+        }
         if begin.elapsed() > limit {
-            return Ok(Some(None));
+            end.has_failed = true;
+            return Ok(end);
         }
     }
-}
-
-/// Returns the test that this line reports as failed.
-fn failed_test(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 /// The longest that a program may take without a change.
@@ -228,41 +349,88 @@ mod tests {
 
     fn judge(script: &str, limit: Duration) -> Judge {
         let folder = std::env::temp_dir();
-        let file = tempfile::Builder::new().suffix(".sh").tempfile().unwrap();
-        std::fs::write(&file, script).unwrap();
-        // `sh` reads the script as its first filter.
-        let filter: &'static str = Box::leak(file.path().display().to_string().into_boxed_str());
-        let filters: &'static [&'static str] = Box::leak(vec![filter].into_boxed_slice());
-        std::mem::forget(file);
         let (name, repeat) = ("sh".to_owned(), String::new());
-        let tests = Vec::new();
-        Judge {
-            program: Program { name, path: "sh".into(), folder, repeat, width: None, tests },
-            filters,
-            limit,
-        }
+        let path =
+            tempfile::Builder::new().suffix(".sh").tempfile().unwrap().into_temp_path().keep().unwrap();
+        // By a process of its own: this one may fork with the file open, and what is open for writing cannot be run.
+        let write = "printf '#!/bin/sh\n%s\n' \"$0\" > \"$1\" && chmod +x \"$1\"";
+        assert!(Command::new("sh").args(["-c", write, script]).arg(&path).status().unwrap().success());
+        let tests = vec!["a".to_owned(), "b::c".to_owned()];
+        let program = Program { name, path, folder, repeat, width: None, tests: Vec::new() };
+        Judge { program, tests, limit }
     }
 
-    fn run(script: &str, limit: Duration) -> Option<Option<String>> {
-        let change = Path::new("/nowhere");
-        let killer = judge(script, limit).run(change, &std::env::temp_dir(), None).unwrap();
-        killer.map(|killer| killer.test)
+    fn failures(script: &str, limit: Duration, stop: Option<&AtomicBool>) -> Vec<Option<String>> {
+        let judge = judge(script, limit);
+        let failures =
+            judge.failures(&judge.tests, Path::new("/nowhere"), &std::env::temp_dir(), stop).unwrap();
+        std::fs::remove_file(&judge.program.path).unwrap();
+        failures.into_iter().map(|killer| killer.test).collect()
     }
+
+    const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_run_ends_with_the_first_test_that_fails() {
-        let long = Duration::from_secs(60);
-        assert_eq!(run("echo 'test a ... ok'", long), None);
+    fn a_run_ends_with_the_first_test_that_fails_if_it_may() {
+        assert_eq!(failures("echo 'test a ... ok'", LONG, None), []);
         let begin = Instant::now();
         let script = "echo 'test a ... ok'; echo 'test b::c ... FAILED'; exec sleep 60";
-        assert_eq!(run(script, long), Some(Some("b::c".to_owned())));
+        let stop = AtomicBool::new(false);
+        assert_eq!(failures(script, LONG, Some(&stop)), [Some("b::c".to_owned())]);
         assert!(begin.elapsed() < Duration::from_secs(50));
+        // And the others of the group end with it.
+        assert!(stop.load(Ordering::Relaxed));
+        assert_eq!(failures("exec sleep 60", LONG, Some(&stop)), []);
+        assert!(begin.elapsed() < Duration::from_secs(50));
+        let script = "echo 'test a ... FAILED'; echo 'test b::c ... FAILED'; exit 101";
+        assert_eq!(failures(script, LONG, None), [Some("a".to_owned()), Some("b::c".to_owned())]);
     }
 
     #[test]
     fn a_program_that_ends_or_hangs_has_failed() {
-        assert_eq!(run("exit 3", Duration::from_secs(60)), Some(None));
-        assert_eq!(run("exec sleep 60", Duration::from_millis(200)), Some(None));
+        assert_eq!(failures("exit 3", LONG, None), [None]);
+        assert_eq!(failures("exec sleep 60", Duration::from_millis(200), None), [None]);
+    }
+
+    #[test]
+    fn a_failure_counts_if_the_test_fails_by_itself_as_well() {
+        let mark = tempfile::tempdir().unwrap();
+        let mark = mark.path().join("ran").display().to_string();
+        let outcome = |script: &str| {
+            let court = Court { groups: vec![vec![judge(script, LONG)]], temporary: &std::env::temp_dir() };
+            let outcome = court.judge(Path::new("/nowhere")).unwrap();
+            std::fs::remove_file(&court.groups[0][0].program.path).unwrap();
+            outcome
+        };
+        // Every run but the first passes.
+        let once = format!("[ -e {mark} ] || {{ touch {mark}; echo 'test a ... FAILED'; exit 101; }}");
+        assert!(matches!(outcome(&once), Outcome::Survived(once) if once.len() == 1));
+        // One test fails in the first run only, and hides another one that always does.
+        std::fs::remove_file(&mark).unwrap();
+        let hidden = format!(
+            "[ -e {mark} ] || {{ touch {mark}; echo 'test a ... FAILED'; exec sleep 60; }}\n\
+             case \"$*\" in *b::c*) echo 'test b::c ... FAILED'; exit 101;; esac"
+        );
+        let Outcome::Killed(killer) = outcome(&hidden) else { panic!("the other test was not asked") };
+        assert_eq!(killer.test.as_deref(), Some("b::c"));
+    }
+
+    #[test]
+    fn tests_that_pass_with_an_error_in_its_place_do_not_run_a_script() {
+        let running = judge("echo 'test a ... ok'; echo 'test b::c ... FAILED'; exit 101", LONG);
+        let other = judge("echo 'test a ... ok'; echo 'test b::c ... ok'", LONG);
+        let judges = Judges {
+            panels: vec![("protocol/", [vec![other.clone()], vec![other.clone(), running.clone()]])],
+            temporary: std::env::temp_dir(),
+        };
+        let court = judges.of_script("protocol/a.lua", Path::new("/nowhere")).unwrap();
+        let tests: Vec<&[String]> = court.groups.iter().flatten().map(|judge| &judge.tests[..]).collect();
+        assert_eq!(tests, [["b::c".to_owned()]]);
+        let none = Judges { panels: vec![("protocol/", [vec![other.clone()], vec![]])], ..judges };
+        assert!(none.of_script("protocol/a.lua", Path::new("/nowhere")).is_err());
+        for judge in [running, other] {
+            std::fs::remove_file(&judge.program.path).unwrap();
+        }
     }
 
     #[test]
