@@ -36,7 +36,7 @@ fn module(name: &str, snippet: &str) -> String {
         &format!("mod {name} {{"),
         "use crate::surroundings::*;",
         "async fn snippet(given: Given) -> Result<(), Failure> {",
-        "let Given { locks, guard, old, new, parts, database, mut postgres, url, text } = given;",
+        "let Given { locks, guard, old, new, parts, database, mut connection, url, text } = given;",
         snippet,
         "Ok(())",
         "}",

@@ -110,7 +110,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
          | … that held, from before renewals were counted, without a loss or a refusal | {} |\n\
          | failures that a later run with newer code superseded | {superseded} |\n\
          | histories | {} |\n| … of them on servers; the others are on files and SQLite | {} |\n\
-         | acquisitions | {} |\n| … of them handed on inside a process, where that was counted | {} |\n\
+         | acquisitions | {} |\n| … of them handed off inside a process, where that was counted | {} |\n\
          | faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
          | histories judged by the older rules below | {} |\n\
@@ -190,7 +190,7 @@ In F1, F2, F3, F5, F6, F8, F12, F15, F21 and F29 locks are held for up to twice 
 Elsewhere one hold of 128 is that long.
 In *dense* histories (`--dense`) four tasks more of each worker take a dozen other locks, for a millisecond at most.
 They show thousands of grants in seconds; the renewals are those of the other locks.
-An acquisition is *handed on* if a task gets the lock from another task of its process, without a request to the store.
+An acquisition is *handed off locally* if a task gets the lock from another task of its process, without a request to the store.
 To try your own servers, use [`leasehold torture`](cli.md).
 
 ";

@@ -19,7 +19,7 @@ pub(crate) struct Given {
     pub(crate) new: Arc<dyn Backend>,
     pub(crate) parts: Vec<u32>,
     pub(crate) database: Database,
-    pub(crate) postgres: tokio_postgres::Client,
+    pub(crate) connection: tokio_postgres::Client,
     pub(crate) url: &'static str,
     pub(crate) text: &'static str,
 }

@@ -227,7 +227,7 @@ pub(super) fn evidence(summaries: &[Summary]) -> String {
             text,
             "\n### `{store}`\n\n\
              | fault | expected | outcome | first seed | histories | seconds each | faults | what the first did | to how many | not judged | \
-             acquisitions | … handed on | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
+             acquisitions | … handed off | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
              |---|---|---|---:|---:|---:|---:|---|---:|---|---:|---:|---:|---:|---:|---:|---|---|---|"
         );
         for summary in of_store {

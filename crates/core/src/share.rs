@@ -11,9 +11,9 @@ use std::fmt;
 /// | reader | 1 | all |
 /// | writer | all | all |
 ///
-/// Claims on one resource that name different capacities are admitted under the *smallest* of those in the
-/// queue: a rolling change from five permits to three never lets four in, and a mutex excludes the readers
-/// of the same name.
+/// Claims on one resource that name different capacities are admitted under the *smallest* of those that hold, those
+/// ahead in the queue, and their own: a rolling change from five permits to three never lets four hold beside one that
+/// names three, and a mutex excludes the readers of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
     weight: u32,

@@ -1,4 +1,4 @@
-//! The client: one connection to one store, and the factory of all locks on it.
+//! The client of one store, and the factory of all locks on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind, request_release};
 use crate::open::open_backend;
 
-/// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per resource.
+/// A client of one lock store. Clones share one engine: the connections to the store (the page of the store says how
+/// many), one task that renews all leases, and one local queue per resource.
 ///
 /// # Promises
-/// Tasks of this client that wait for one resource share a claim on the server. One watchdog renews all
-/// leases, in batches.
+/// Tasks of this client that wait for one resource share a claim on the server. Leases are renewed in batches.
 ///
 /// # Runtime
 /// The client belongs to the tokio runtime in which it is opened, and this runtime needs its timers
@@ -166,7 +166,7 @@ impl Client {
     /// Returns a lock for up to `permits` holders at a time.
     ///
     /// All users of one name should give the same number. If the numbers differ, the smallest among
-    /// current holders and waiters counts.
+    /// the holders, the waiters ahead and the request itself counts.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
         self.lock(name.as_ref(), kind::Counted { permits })
     }
@@ -329,6 +329,9 @@ impl Client {
     /// The holder sees the loss at its next renewal, at most a third of its ttl later, or at the next
     /// sign of life of a connection. Until then both the holder and its successor can act. Only a fenced
     /// resource distinguishes them.
+    ///
+    /// # Cancel safety
+    /// The claim is ended even if the future is dropped; only the answer is lost.
     ///
     /// # Errors
     /// `Denied` if this user has no right to do it, `Unsupported` if this store offers no way to do it.

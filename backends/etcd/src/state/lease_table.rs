@@ -208,7 +208,7 @@ impl LeaseTable {
 
     /// Tracks a claim that was not tracked, with one caller.
     pub(crate) fn insert(&mut self, claim: &Claim, key_ref: KeyRef, lease: i64) {
-        debug_assert!(!self.claims.contains_key(&claim.id), "seated twice: {claim:?}");
+        debug_assert!(!self.claims.contains_key(&claim.id), "tracked twice: {claim:?}");
         if let Some(lease) = self.leases.get_mut(&lease) {
             lease.claims += 1;
             lease.waiters += 1;
@@ -719,7 +719,7 @@ mod tests {
         let slot = Slot::Reused(id(9));
         table.insert(&claim(1, TEN), key_ref(1, slot), 1);
         end(&mut table);
-        assert_eq!(table.view(&claim(1, TEN), at(9)), None, "it has a seat still");
+        assert_eq!(table.view(&claim(1, TEN), at(9)), None, "it is still tracked");
         table.slot(&claim(2, TEN), Some(id(2))) == slot
     }
 

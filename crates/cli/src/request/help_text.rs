@@ -216,7 +216,7 @@ start, as `run` does. Later errors are reported, and retried each second.";
 
 pub(crate) const SCHEMA_EXAMPLES: &str = "\
 Examples:
-  leasehold schema --store postgres://app@db/app?schema=locks | psql -h db -U admin app
+  leasehold schema --store 'postgres://app@db/app?schema=locks' | psql -h db -U admin app
   leasehold schema --store mysql://app@db/app | mariadb -h db -u admin";
 
 pub(crate) const SWEEP_EXAMPLES: &str = "Examples:\n  leasehold sweep --store postgres://app@db/app\n  leasehold sweep --unused-for 7d --store sqlite:/var/lib/app/locks.db\n  leasehold sweep --store redis://cache:6379";

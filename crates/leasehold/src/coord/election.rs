@@ -151,7 +151,7 @@ impl Election {
 #[derive(Debug)]
 #[must_use = "leadership is given up when this is dropped"]
 pub struct Leadership {
-    // Dropped before the seat, so that no successor is seen under this leader's value.
+    // Dropped before `leader_lock`, so that no successor is seen under this leader's value.
     proclaimed: AsyncMutex<Option<Guard>>,
     leader_lock: Guard,
     value_lock: RwLock,
@@ -264,7 +264,7 @@ pub struct Leader {
 #[derive(Debug)]
 pub struct Observer {
     election: Election,
-    /// The versions of seat and board that were seen last.
+    /// The versions of the lock and of the value that were seen last.
     seen: Option<(SnapshotVersion, SnapshotVersion)>,
     /// The leader that was returned last.
     last_reported: Option<Option<Leader>>,

@@ -188,7 +188,8 @@ impl StripedMutex {
     /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`; `None` if none is free by
     /// then.
     ///
-    /// Of many stripes it tries only a few once more at the end. A limit of zero tries all of them once.
+    /// Of many stripes it tries up to five once more at the end, one after the other. Each of them has two seconds to
+    /// answer, so a slow store may take ten seconds more than the limit. A limit of zero tries all of them once.
     ///
     /// # Cancel safety
     /// As [`StripedMutex::lock_any`].

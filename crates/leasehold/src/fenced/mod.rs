@@ -16,8 +16,9 @@
 //! | keys of the etcd that also keeps the lock | `EtcdProof`, a condition for your own transaction |
 //! | nodes of the ZooKeeper that also keeps the lock | `ZooKeeperProof`, a `check` for your own multi |
 //!
-//! All of them take the fence of a guard as it is, `guard.fence()`; if the store of the lock has none,
-//! opening is refused with [`NoFence`].
+//! The types of this module take the fence of a guard as it is, `guard.fence()`; if the store of the lock has none,
+//! opening is refused with [`NoFence`]. The two proofs are in the root of the crate, and come from the guard:
+//! `guard.proof().get()`.
 
 mod column;
 mod file;

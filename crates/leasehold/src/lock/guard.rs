@@ -241,7 +241,8 @@ impl Guard {
         self.into_hold().is_some_and(Hold::leave_to_lease)
     }
 
-    /// Releases the lock and waits until the server confirms the release. If a
+    /// Ends this guard. If another task of this client waits for the same lock, that task may get it at once, by a
+    /// local hand-off. Otherwise the lock is released, and the call waits until the server confirms the release. If a
     /// [minimum time to hold](crate::Lock::min_hold) is set, it first waits until that time is over.
     ///
     /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, only this guard ends, at once.
@@ -249,6 +250,10 @@ impl Guard {
     ///
     /// # Cancel safety
     /// The lock is released even if the future is dropped.
+    ///
+    /// # Does not promise
+    /// After a local hand-off, or if the lock [lingers](crate::Lock::linger), the store is not asked. `Ok` then says
+    /// that the lock was valid by the clock, and not that the store still had it.
     ///
     /// # Errors
     /// `Lost` if the lock had been lost before: the work under it may have overlapped with that of another

@@ -297,8 +297,8 @@ impl<K: kind::Kind> Lock<K> {
     /// # Does not promise
     /// The priority does not count between processes: a store grants in the order of its own queue, or
     /// in no order, and this client has one place in that queue for all its waiters. A waiter that
-    /// requests another share, ttl or note does not take over the place that another waiter already has,
-    /// unless the other one waits for a lock that this process holds and the new one need not. If there
+    /// requests another share, ttl, lock delay, linger time or note does not take over the place that another waiter
+    /// already has, unless the other one waits for a lock that this process holds and the new one need not. If there
     /// are always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
@@ -426,7 +426,7 @@ impl<K: kind::Kind> Lock<K> {
     /// Tasks of one client need not be served in this order. The client has one place at a time in the
     /// queue of the store, for its first waiting task; each other task gets a place when it is first.
     ///
-    /// Tasks with the same share, ttl, lock delay and note take turns under one claim, by local hand-offs
+    /// Tasks with the same share, ttl, lock delay, linger time and note take turns under one claim, by local hand-offs
     /// within the limits of [`Tuning`](crate::Tuning). A task that waits for a hand-off has no place of its
     /// own in the queue of the store until these limits are reached.
     ///

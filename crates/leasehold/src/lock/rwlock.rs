@@ -66,6 +66,14 @@ impl Lock<Shared> {
         Upgradable::read(self, Wait::Forever).await
     }
 
+    /// Acquires the lock to read as [`RwLock::upgradable_read`] does if that is possible now; `None` if it is not.
+    ///
+    /// # Errors
+    /// As [`RwLock::upgradable_read`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_upgradable_read(&self) -> Result<Option<Upgradable>> {
+        none_if_timed_out(Upgradable::read(self, Wait::No).await)
+    }
+
     /// Waits in the queue for up to `limit` to read as [`RwLock::upgradable_read`] does; `None` if that
     /// is not possible by then.
     ///

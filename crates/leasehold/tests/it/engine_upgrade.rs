@@ -31,6 +31,24 @@ fn lock(locks: &Client) -> RwLock {
 }
 
 #[tokio::test(start_paused = true)]
+async fn try_gets_a_reader_beside_readers_and_none_beside_a_writer() {
+    let (locks, wire, other) = clients();
+    let reader = lock(&other).read().await.unwrap();
+    let mut guard = lock(&locks).try_upgradable_read().await.unwrap().expect("readers go together");
+    assert!(!guard.try_upgrade().await.unwrap());
+    reader.release().await.unwrap();
+    guard.upgrade().await.unwrap();
+    assert!(lock(&other).try_upgradable_read().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    settles(&other, "prices").await;
+    // Without a place in the queue: a writer is served at once.
+    drop(lock(&other).try_write().await.unwrap().expect("free"));
+    wire.set_all(Mode::Hang);
+    let silent = lock(&locks).try_upgradable_read().await;
+    assert_eq!(silent.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
+#[tokio::test(start_paused = true)]
 async fn upgrade_behind_a_writer_is_refused_soon() {
     let (locks, _, other) = clients();
     let mut guard = lock(&locks).upgradable_read().await.unwrap();

@@ -144,6 +144,8 @@ pub(crate) struct LockArgs {
     pub(crate) store: StoreArgs,
 
     /// Wait at most this long for the lock, then exit with 75 [default: no limit]
+    ///
+    /// The last answer of the store may take two seconds more.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
@@ -163,8 +165,8 @@ pub(crate) struct LockArgs {
 
     /// Let up to N commands run at a time
     ///
-    /// Use the same N everywhere for one name. If the numbers differ, the smallest N among the holders
-    /// and waiters counts.
+    /// Use the same N everywhere for one name. If the numbers differ, the smallest N among the holders,
+    /// the waiters ahead and this command counts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
 
