@@ -14,7 +14,7 @@ use leasehold_tests::stores::Store;
 /// The ttl of a process that dies: its lock is free for others soon after this.
 pub(crate) const TTL: Duration = Duration::from_secs(6);
 /// The ttl of a process that lives: it renews within this, on however busy a machine.
-pub(crate) const LIVING: Duration = Duration::from_secs(12);
+pub(crate) const LIVING: Duration = Duration::from_secs(60);
 /// Nothing takes longer, on however busy a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 

@@ -15,6 +15,9 @@ const TTL: Duration = Duration::from_secs(2);
 /// The session of the holder, on a store that has sessions: its lock is free for others soon after this.
 const SESSION: Duration = Duration::from_secs(4);
 
+/// After this the holder counts its locks as lost, where connections hold them.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// No step takes this long on any machine: the end of a lease, of a session, or a new connection.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -44,7 +47,7 @@ impl Holder {
 
 /// A loss is reported before another client can be granted the lock, and the cut-off client works again afterwards.
 async fn a_loss_is_reported_before_the_next_grant(partition: &Partition, store: &Store) {
-    let url = store.mortal(SESSION);
+    let url = store.cut_off(SESSION, SILENCE);
     let holder = Holder::start(partition.command(env!("CARGO_BIN_EXE_holder")), &url);
     let others = opened(&store.url).await;
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
