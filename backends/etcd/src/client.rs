@@ -286,12 +286,12 @@ impl Shared {
         self.delete(&[erase]).await.pop().unwrap_or(Ok(Answer { value: false, doubt: false }))
     }
 
-    /// Returns all claims in a queue, with their ids.
+    /// Returns all claims in a queue, with their ids, to end one of them.
     async fn queue(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
         let request = self.layout.queue_request(&self.layout.queue(resource));
         let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { conn.range(request).await }
+            async move { conn.to_end().range(request).await }
         });
         self.layout.read_queue(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
     }
@@ -308,7 +308,7 @@ impl Shared {
             };
             let moved = self.cluster.ask(|conn| {
                 let request = request.clone();
-                async move { conn.txn(request).await }
+                async move { conn.to_end().txn(request).await }
             });
             match moved.await {
                 Ok(answer) => {
@@ -348,7 +348,7 @@ impl Shared {
         let permit = self.releases.acquire(self.now()).await;
         let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { conn.txn(request).await }
+            async move { conn.to_end().txn(request).await }
         });
         let asked = asked.await;
         drop(permit);

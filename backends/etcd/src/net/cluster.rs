@@ -113,6 +113,7 @@ impl Cluster {
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
         let mut last_failure = None;
+        let mut foreign = None;
         let mut since = self.outage.answers();
         let mut probe = self.turn(pace, over.as_mut(), doubt).await?;
         loop {
@@ -152,9 +153,12 @@ impl Cluster {
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
+            if failure.kind == FailureKind::Foreign {
+                foreign = Some(failure.clone());
+            }
             let all_were_asked = tries % self.members.len() == 0;
-            if all_were_asked && failure.kind == FailureKind::Foreign {
-                // The cluster answers, and it is not the one that this client knows.
+            if all_were_asked && let Some(failure) = foreign {
+                // Servers answer, and no other one does better: they are not the cluster that this client knows.
                 self.outage.answered();
                 return Err(given_up(Refusal::Failed(failure), doubt));
             }

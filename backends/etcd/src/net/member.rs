@@ -136,7 +136,7 @@ impl Member {
     /// Returns the connection as it is now.
     pub(crate) fn connection(&self, token: Option<MetadataValue<Ascii>>) -> Connection {
         let channel = self.connection.borrow().channel.clone();
-        Connection { channel, token, first: self.first.clone() }
+        Connection { channel, token, first: self.first.clone(), is_to_end: false }
     }
 
     /// Returns which connection it is now, for [`Member::reconnect`].
@@ -171,6 +171,8 @@ pub(crate) struct Connection {
     channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     first: Arc<FirstAnswer>,
+    /// `true` if answers may be those of a cluster whose history went back.
+    is_to_end: bool,
 }
 
 /// The answer to a keep-alive: the term of the server that passed it on, and the ttl of each lease, 0
@@ -182,10 +184,16 @@ pub(crate) struct KeepAliveReply {
 }
 
 impl Connection {
+    /// Returns the connection for requests that only end claims of this client. Their ids are random, so they do no harm
+    /// in a cluster whose history went back, and a claim of a request that was refused there is not left behind.
+    pub(crate) fn to_end(self) -> Connection {
+        Connection { is_to_end: true, ..self }
+    }
+
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
         let floor = self.first.floor();
         let found: RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
-        self.first.check_linearizable(found.header, floor)?;
+        self.check_linearizable(found.header, floor)?;
         Ok(found)
     }
 
@@ -193,13 +201,15 @@ impl Connection {
     pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
         let floor = self.first.floor();
         let done: TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
-        self.first.check_linearizable(done.header, floor)?;
+        self.check_linearizable(done.header, floor)?;
         Ok(done)
     }
 
+    /// Opens a lease, which is agreed on as writes are, so a cluster whose history went back gets no claims.
     pub(crate) async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+        let floor = self.first.floor();
         let granted: LeaseGrantResponse = self.unary("/etcdserverpb.Lease/LeaseGrant", request).await?;
-        self.first.check(granted.header)?;
+        self.first.check_linearizable(granted.header, floor)?;
         Ok(granted)
     }
 
@@ -280,6 +290,13 @@ impl Connection {
     /// Checks that an answer is of the cluster that this client uses.
     pub(crate) fn check(&self, header: Option<Header>) -> Result<(), Status> {
         self.first.check(header)
+    }
+
+    fn check_linearizable(&self, header: Option<Header>, floor: i64) -> Result<(), Status> {
+        match self.is_to_end {
+            true => self.first.check(header),
+            false => self.first.check_linearizable(header, floor),
+        }
     }
 
     async fn unary<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::common::*;
 use leasehold_conformance::patience_for;
 use leasehold_core::{
-    Backend, Claim, Failure, FailureKind, Grant, Patience, Put, Registered, Registers, Renewal, Resource,
+    Backend, Claim, Failure, FailureKind, Grant, Patience, Put, Registered, Registers, Release, Renewal,
+    Resource,
 };
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::{EtcdCluster, require};
@@ -32,9 +33,24 @@ async fn restored_cluster_is_not_the_one_that_an_open_client_knows() {
         return;
     }
     let backend = connect(&format!("{}/?timeout=20s", server.url())).await;
+    // Its lease is in the snapshot, so the server takes keys under it afterwards.
+    hold(&backend, "early").await;
     let snapshot = server.log_path(0).with_file_name("snapshot.db");
     server.etcdctl(&["snapshot", "save", &snapshot.display().to_string()]).unwrap();
     refused_after(&server, &backend, || server.restore(&snapshot).unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn server_that_is_down_does_not_hide_a_wiped_cluster() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    // The client begins with the first, and nothing listens on the second.
+    let url = format!("{},127.0.0.1:1/?servers=given&timeout=20s", server.url());
+    let backend = connect(&url).await;
+    write(&backend, 60).await;
+    server.kill(0).unwrap();
+    server.wipe(0).unwrap();
+    server.restart(0).await.unwrap();
+    went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
 }
 
 /// Lets a client hold a lock and observe a register, replaces the data of its server, and checks that the client
@@ -42,7 +58,7 @@ async fn restored_cluster_is_not_the_one_that_an_open_client_knows() {
 async fn refused_after(server: &EtcdCluster, backend: &Arc<EtcdBackend>, replace: impl FnOnce()) -> Grant {
     let id = cluster_id(server);
     write(backend, 60).await;
-    let (held, grant) = hold(backend).await;
+    let (held, grant) = hold(backend, "held").await;
     let observer = observer(server, backend).await;
     server.kill(0).unwrap();
     replace();
@@ -50,9 +66,17 @@ async fn refused_after(server: &EtcdCluster, backend: &Arc<EtcdBackend>, replace
     assert_eq!(cluster_id(server), id, "the id shows it, and this test nothing");
 
     went_back(observer.await.unwrap().unwrap_err());
-    went_back(backend.contend(&mutex("job"), &Patience::none(clock())).await.unwrap_err());
+    let refused = mutex("job");
+    went_back(backend.contend(&refused, &Patience::none(clock())).await.unwrap_err());
     let renewal = renew(backend, &held, &grant).await;
     assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
+    // What the server may have done before its answer was refused is undone.
+    let released = release(backend, &refused).await;
+    assert!(!matches!(released, Release::Unknown(_)), "{released:?}");
+    assert!(
+        try_take(&*connect(&server.url()).await, &mutex("job")).await.is_some(),
+        "the refused claim is left"
+    );
     grant
 }
 
@@ -66,8 +90,8 @@ async fn write(backend: &EtcdBackend, changes: u32) {
     }
 }
 
-async fn hold(backend: &EtcdBackend) -> (Claim, Grant) {
-    let claim = mutex("job");
+async fn hold(backend: &EtcdBackend, name: &str) -> (Claim, Grant) {
+    let claim = mutex(name);
     let grant = try_take(backend, &claim).await.unwrap();
     (claim, grant)
 }
