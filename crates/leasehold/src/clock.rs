@@ -22,6 +22,10 @@ impl Clock for SystemClock {
     }
 }
 
+/// The interval at which a wait for a time reads the clock again, so that a suspend of the machine is noticed: timers
+/// stand still meanwhile.
+pub(crate) const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A clock of the user that never fails: if it panics, the time continues at the rate of the machine's clock.
 #[derive(Debug)]
 pub(crate) struct Bridged {

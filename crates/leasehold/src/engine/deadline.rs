@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::Moment;
 
+use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::{Engine, Wait};
 
 /// The deadline of one caller's wait.
@@ -52,13 +53,15 @@ impl Deadline {
 
     /// Waits until the deadline has passed; never returns if the client closes first.
     pub(crate) async fn passed(&self) {
-        let left = match self.wait {
-            Wait::No => return,
-            Wait::For(limit) => self.engine.clock.now().until(self.began.after(limit)),
-            Wait::Forever => return std::future::pending().await,
-        };
-        if !self.engine.sleep(left).await {
-            std::future::pending().await
+        loop {
+            let left = match self.left() {
+                Wait::No | Wait::For(Duration::ZERO) => return,
+                Wait::For(left) => left,
+                Wait::Forever => return std::future::pending().await,
+            };
+            if !self.engine.sleep(left.min(CLOCK_READ_INTERVAL)).await {
+                return std::future::pending().await;
+            }
         }
     }
 }

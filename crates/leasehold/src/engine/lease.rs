@@ -284,11 +284,11 @@ impl Lease {
         health.valid_until.min(health.hold_until)
     }
 
-    /// Returns the time within which it must be renewed, for pacing renewals. This is not always the ttl
-    /// of the claim: the heartbeat timeout of a session may be shorter.
+    /// Returns the time within which it must be renewed, for pacing renewals. This is less than the ttl of the claim:
+    /// a coarse store, or much drift, leaves a part of it, and the heartbeat timeout of a session may be shorter.
     pub(crate) fn pace(&self) -> Duration {
         match self.term {
-            Term::Lease { given, .. } => given,
+            Term::Lease { relied_on, .. } => relied_on,
             Term::Session => self.claim.ttl,
         }
     }
@@ -614,7 +614,7 @@ mod tests {
         let term = Term::of(&profile, long.claim.ttl, 0.01);
         let held =
             Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default(), clock.now());
-        assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
+        assert_eq!((held.pace(), long.pace()), (Duration::from_millis(2_968), Duration::from_secs(9)));
         clock.advance(Duration::from_millis(2_960));
         assert_eq!(held.state(), State::Valid);
         clock.advance(Duration::from_millis(10));

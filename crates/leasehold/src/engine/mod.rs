@@ -94,7 +94,7 @@ use renew::renewer::Renewer;
 #[non_exhaustive]
 pub struct Tuning {
     /// The fraction of the ttl after which a lease is renewed: one third by default. Between 0.05 and
-    /// 0.6.
+    /// 0.6. It is a fraction of what the drift, and the coarseness of the store, leave of the ttl.
     pub renew_at: f64,
     /// The assumed drift between the clocks of client and server, as a fraction of the ttl: one hundredth
     /// by default. At most 0.5.

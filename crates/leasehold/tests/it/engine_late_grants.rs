@@ -175,6 +175,43 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_renewed_whatever_is_left_of_its_ttl() {
+    // As on memcached, which counts in seconds.
+    for (granularity, ttl, drift, renew_at) in [
+        (1_000, 2_000, 0.01, 0.6),
+        (1_000, 2_000, 0.01, 0.5),
+        (1_000, 2_600, 0.5, 0.34),
+        (1_000, 3_000, 0.5, 0.6),
+        (0, 1_000, 0.5, 0.6),
+        (0, 30_000, 0.5, 0.6),
+        (0, 1_000, 0.4, 0.6),
+    ] {
+        let clock = Arc::new(TokioClock::new());
+        let memory = MemoryBackend::with_clock(clock.clone());
+        let profile = memory.profile().clone().granularity(ms(granularity));
+        let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
+        let tuning = Tuning::default().drift(drift).renew_at(renew_at);
+        let locks = Client::builder().clock(clock).tuning(tuning);
+        let locks = locks.over(wire.clone()).unwrap();
+        let guard = locks.mutex("job").ttl(ms(ttl)).lock().await.unwrap();
+        // The first request of each renewal is lost, so there has to be time for a second one.
+        for _ in 0..10 {
+            wire.set(Verb::Renew, Mode::LoseRequest);
+            let seen = wire.calls(Verb::Renew);
+            while wire.calls(Verb::Renew) == seen {
+                tokio::time::sleep(ms(1)).await;
+                let kept = guard.check();
+                kept.unwrap_or_else(|lost| panic!("{granularity}, {ttl}, {drift}, {renew_at}: {lost}"));
+            }
+            wire.set(Verb::Renew, Mode::Pass);
+            tokio::time::sleep(ms(ttl / 4)).await;
+            guard.check().unwrap_or_else(|lost| panic!("{granularity}, {ttl}, {drift}, {renew_at}: {lost}"));
+        }
+        guard.release().await.unwrap();
+    }
+}
+
 /// A store whose sessions keep locks alive.
 #[tokio::test]
 async fn ttl_that_means_nothing_to_the_store_is_reported_once() {

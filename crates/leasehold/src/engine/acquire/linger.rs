@@ -16,6 +16,7 @@ use leasehold_core::{
     Claim, ClaimId, Clock, Moment, Patience, Profile, QueueOrder, Resource, Snapshot, WaitMode,
 };
 
+use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::acquire::local_queue::Change;
@@ -245,7 +246,5 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 /// The time until the next look after one that failed or showed nothing new.
 const LOOK_RETRY: Duration = Duration::from_millis(300);
-/// The interval at which the clock is read, so that a suspend of the machine is noticed.
-const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 const NOT_RELEASED: &str = "the store has not confirmed the release of a lock that lingered here; nothing was \
                             requested; try again";

@@ -22,6 +22,7 @@ use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::Engine;
 use crate::engine::Tuning;
 use crate::engine::lease::{Ended, Lease, State};
@@ -525,7 +526,8 @@ fn next_due(lease: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
     Moment::from_nanos(due.as_nanos() / beat * beat).min(lease.valid_until())
 }
 
-/// Sleeps for `nap`, at most `CLOCK_READ_INTERVAL`; for ever if it is `None`.
+/// Sleeps for `nap`, at most `CLOCK_READ_INTERVAL`, which is also the longest time that a message which is not urgent
+/// waits in the inbox; for ever if it is `None`.
 async fn sleep_for(nap: Option<Duration>) {
     match nap {
         Some(nap) => tokio::time::sleep(nap.min(CLOCK_READ_INTERVAL)).await,
@@ -542,9 +544,6 @@ const UNCAPPED_FROM: usize = 3;
 const OPEN_MAX: usize = 24;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The interval at which the clock is read, so that a suspend of the machine is noticed; also the longest
-/// time that a message which is not urgent waits in the inbox. Applies while something is held, and after a message.
-const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

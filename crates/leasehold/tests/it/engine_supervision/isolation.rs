@@ -180,6 +180,21 @@ async fn a_suspend_is_noticed_soon_at_any_time() {
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_suspend_counts_for_the_limit_of_a_wait() {
+    let world = World::new(|_, _, _| pass());
+    let other = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();
+    let guard = world.locks.mutex("job").ttl(ms(600_000)).lock().await.unwrap();
+    let mutex = other.mutex("job");
+    let waits = tokio::spawn(async move { mutex.try_lock_for(ms(60_000)).await });
+    tokio::time::sleep(ms(5_000)).await;
+    world.clock.sleeps(ms(120_000));
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(waits.is_finished(), "the wait goes on behind its limit");
+    assert!(waits.await.unwrap().unwrap().is_none());
+    guard.release().await.unwrap();
+}
+
 /// The pauses grow, so that a store that is slow is not asked ever more.
 #[tokio::test(start_paused = true)]
 async fn renewals_without_an_answer_are_sent_a_few_times() {
