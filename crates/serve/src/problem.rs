@@ -5,6 +5,7 @@
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use leasehold::backend::FailureKind;
 use leasehold::{Error, ErrorKind};
 use serde::{Serialize, Serializer};
 
@@ -62,6 +63,7 @@ codes! {
     Busy "busy" 423 "Another client holds the lock",
     TooManyRequests "too_many_requests" 429 "The client sends too many requests",
     Internal "internal" 500 "The server failed",
+    Foreign "foreign" 502 "The store has data of another program, or was replaced",
     TooManyConnections "too_many_connections" 503 "Too many connections are open",
     TooManyHolds "too_many_holds" 503 "The server holds too many locks",
     TooManyWaiters "too_many_waiters" 503 "Too many requests wait for locks",
@@ -134,6 +136,8 @@ impl From<Error> for Problem {
             ErrorKind::Unavailable => Code::StoreUnavailable,
             ErrorKind::OutcomeUnknown => Code::OutcomeUnknown,
             ErrorKind::Unsupported => Code::Unsupported,
+            // Not a mistake of the client.
+            ErrorKind::Invalid if is_foreign(&error) => Code::Foreign,
             ErrorKind::Invalid => Code::InvalidRequest,
             ErrorKind::Denied => Code::Denied,
             ErrorKind::Closed => Code::Closing,
@@ -142,6 +146,10 @@ impl From<Error> for Problem {
         };
         Problem::new(code, error.to_string())
     }
+}
+
+fn is_foreign(error: &Error) -> bool {
+    error.failure().is_some_and(|failure| failure.kind == FailureKind::Foreign)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The PEM files of a TLS connection.
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 
 use leasehold_core::Failure;
 
@@ -20,12 +20,14 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the options of the files.
+    /// Reads the options of the files. A relative path is one of the folder that the process is in now: the files are
+    /// read again for later connections, when a daemon may be in another one.
     ///
     /// # Errors
     /// `Invalid` if one has a value that is not allowed.
     pub fn of(options: &Options) -> Result<TlsFiles, Failure> {
-        Ok(TlsFiles { ca: options.find(&CA)?, cert: options.find(&CERT)?, key: options.find(&KEY)? })
+        let file = |option| Ok(options.find::<PathBuf>(option)?.map(|path| absolute(&path).unwrap_or(path)));
+        Ok(TlsFiles { ca: file(&CA)?, cert: file(&CERT)?, key: file(&KEY)? })
     }
 
     /// Returns the text of the authorities' file, if one is named.
@@ -64,6 +66,9 @@ mod tests {
         let files = TlsFiles::of(&Options { given: given.to_vec() }).unwrap();
         assert_eq!(files.ca.as_deref(), Some("/a".as_ref()));
         assert!(files.read_identity().err().unwrap().detail().contains("cert=/c"));
+        let relative = [("ca", "certs/ca.pem")].map(|(name, path)| (name, path.to_owned()));
+        let files = TlsFiles::of(&Options { given: relative.to_vec() }).unwrap();
+        assert_eq!(files.ca, Some(std::env::current_dir().unwrap().join("certs/ca.pem")));
         assert!(TlsFiles::default().read_identity().unwrap().is_none());
     }
 }

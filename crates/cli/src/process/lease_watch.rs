@@ -10,7 +10,7 @@ use leasehold::{Guard, Resource, State};
 
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible};
+use crate::output::text::{duration, visible_name};
 use crate::process::lock_hold::LockHold;
 
 /// The locks whose leases are watched, and where changes are reported.
@@ -107,7 +107,7 @@ impl<'a> LeaseWatch<'a> {
         }
         match (suspect, self.guards().first()) {
             (Some(guard), _) => {
-                let (name, remaining) = (visible(guard.resource().as_str()), guard.remaining());
+                let (name, remaining) = (visible_name(guard.resource().as_str()), guard.remaining());
                 let lost_in_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
                 self.status.report(&Event::Suspect { lost_in_ms });
                 self.stderr.print_line(&format!(
@@ -117,7 +117,8 @@ impl<'a> LeaseWatch<'a> {
             }
             (None, Some(guard)) => {
                 self.status.report(&Event::Renewed);
-                self.stderr.print_line(&format!("{} was renewed again", visible(guard.resource().as_str())));
+                self.stderr
+                    .print_line(&format!("{} was renewed again", visible_name(guard.resource().as_str())));
             }
             (None, None) => {}
         }

@@ -22,7 +22,7 @@ use crate::output::describe::held_by;
 use crate::output::progress::Progress;
 use crate::output::status::{Event, LockState, Status, grade};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible, visible_name};
+use crate::output::text::{duration, visible_name};
 use crate::process::environment::{Variables, variables};
 use crate::process::outer_run;
 use crate::process::room;
@@ -122,7 +122,7 @@ impl LockHold {
     fn report(&self, request: &Request, locks: &Client, status: &Status) {
         for guard in self.guards() {
             let fence = guard.fence().map(|fence| fence.to_string()).unwrap_or_default();
-            tracing::info!(name = visible(guard.resource().as_str()), fence, "granted");
+            tracing::info!(name = visible_name(guard.resource().as_str()), fence, "granted");
         }
         status.report(&Event::Granted {
             locks: self.states(request),

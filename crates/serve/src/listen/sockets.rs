@@ -71,7 +71,7 @@ impl Socket {
             }
             Listen::Unix(path) => {
                 // A server that starts at the same time must not take a file that does not listen yet for a stale one.
-                let turn = turn(path).await.map_err(failed)?;
+                let turn = turn(path).await;
                 remove_stale(path).await.map_err(failed)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
                 let named = Named::of(path).map_err(failed)?;
@@ -144,17 +144,18 @@ fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
 
 /// Waits until no other server starts in the folder of this socket: the turn lasts until it is dropped.
 ///
-/// Without a turn on a file system that has no such locks, and in a folder that this user cannot read.
-async fn turn(path: &Path) -> io::Result<Option<std::fs::File>> {
-    let Some(Ok(folder)) = path.parent().map(std::fs::File::open) else { return Ok(None) };
+/// Without a turn on a file system that has no such locks, in a folder that this user cannot read, and beside a
+/// program that keeps the folder locked: anybody who can read it may.
+async fn turn(path: &Path) -> Option<std::fs::File> {
+    let folder = std::fs::File::open(path.parent()?).ok()?;
     for _ in 0..TURN_LOOKS {
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(Some(folder)),
+            Ok(()) => return Some(folder),
             Err(rustix::io::Errno::WOULDBLOCK) => tokio::time::sleep(TURN_PAUSE).await,
-            Err(_) => return Ok(None),
+            Err(_) => return None,
         }
     }
-    Err(io::Error::new(io::ErrorKind::WouldBlock, "another program keeps the folder of the socket locked"))
+    None
 }
 
 /// Removes the file of a socket that nobody listens at any more.

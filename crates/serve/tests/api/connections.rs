@@ -103,6 +103,14 @@ async fn of_two_servers_that_start_together_the_first_keeps_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn server_starts_in_a_folder_that_another_program_keeps_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = std::fs::File::open(folder.path()).unwrap();
+    rustix::fs::flock(&kept, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    bind(&folder.path().join("http.sock")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn client_that_sends_its_head_slowly_or_nothing_is_cut_off() {
     let served = Served::start().await;
     let mut silent = served.plain("GET", "/").connect().await;

@@ -131,6 +131,17 @@ async fn killed_store_makes_locks_suspect_and_then_lost() {
     until("a grant", async || server.put(&id(), "0", &json!({ "name": "b" })).await.status == 200).await;
 }
 
+/// What the store has under a name is no mistake of the client.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_of_another_program_is_a_failure_of_the_store() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = ServerProcess::start(&redis.url(), folder.path());
+    redis.command(&["LPUSH", "{lh:a}:fence", "theirs"]).await.unwrap();
+    server.put(&id(), "0", &json!({ "name": "a" })).await.is_problem(502, "foreign");
+    assert_eq!(server.put(&id(), "0", &json!({ "name": "b" })).await.status, 200);
+}
+
 /// A client that is killed loses its locks: at once with a stream that asked for that, and after the ttl otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_client_loses_its_locks() {
