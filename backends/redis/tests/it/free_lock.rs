@@ -57,6 +57,23 @@ async fn free_lock_with_waiters_goes_to_the_first_of_them() {
     assert_eq!(text(&server, HELD).await.unwrap(), format!("{}={}", member(&holder), since(&server).await));
 }
 
+/// The holder gets a new fence, and the queue is not looked at.
+#[tokio::test]
+async fn holder_whose_entry_was_lost_keeps_the_mark_of_the_queue() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?wait=poll", server.url())).await;
+    let (holder, waiter, newcomer) = (mutex("job"), mutex("job"), mutex("job"));
+    let before = try_take(&backend, &holder).await.unwrap();
+    assert!(matches!(ask(&backend, &waiter).await, Step::Busy(_)));
+    server.command(&["DEL", "{lh:job}:claims"]).await.unwrap();
+    let again = try_take(&backend, &holder).await.unwrap();
+    assert!(again > before);
+    assert_eq!(text(&server, FENCE).await.unwrap(), format!("{}+", again.seq));
+    assert!(freed(&backend, &holder).await);
+    assert!(try_take(&backend, &newcomer).await.is_none(), "it overtook the waiter");
+    assert!(matches!(ask(&backend, &waiter).await, Step::Granted(_)));
+}
+
 /// Returns what follows the mark in the stored lock.
 async fn since(server: &RedisServer) -> String {
     text(server, HELD).await.unwrap().split_once('=').unwrap().1.to_owned()

@@ -8,7 +8,7 @@ local function expire_at(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) e
 
 local function write_claim(seq, member) redis.call('HSET', claims, id, describe(seq, member)) end
 
--- Turns a single value into a sorted set, so that another claim can hold or wait beside it.
+-- Turns a single value into a sorted set, so that another claim can hold or wait beside it. Its caller lets `claims` expire.
 local function unfold(state)
   local single = state.single
   if not single then return end
@@ -16,7 +16,6 @@ local function unfold(state)
   -- allow what follows, while the single value still exists.
   redis.call('ZADD', queue, 'XX', 0, '')
   redis.call('HSET', claims, id_of(single.member), entry_of(single, record))
-  expire_at(claims, single.stop)
   redis.call('DEL', held)
   redis.call('ZADD', held, single.stop, single.member)
   expire_at(held, single.stop)
