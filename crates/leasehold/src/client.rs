@@ -273,7 +273,7 @@ impl Client {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Client::inspect`].
+    /// As [`Client::inspect`], and `Closed` if the client is closed meanwhile.
     pub async fn changed(
         &self,
         name: impl AsRef<str>,

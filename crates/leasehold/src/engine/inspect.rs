@@ -18,6 +18,9 @@ use crate::panics::spanned;
 
 impl Engine {
     /// Returns the state of a resource. With `seen`, waits up to `limit` until its version is another one.
+    ///
+    /// # Errors
+    /// Those of the store; with `seen`, `Closed` where the client is closed before the version is another one.
     pub(crate) async fn inspect(
         self: &Arc<Self>,
         resource: &Resource,
@@ -26,6 +29,7 @@ impl Engine {
     ) -> Result<Snapshot> {
         let patience = Patience::until(self.clock.clone(), self.clock.now().after(limit));
         let leaving = EndOnDrop(patience.clone());
+        let waits = seen.is_some();
         let (backend, sought, seen) = (self.backend.clone(), resource.clone(), seen.cloned());
         let request = async move {
             loop {
@@ -45,7 +49,11 @@ impl Engine {
         let outcome = tokio::select! {
             biased;
             outcome = &mut request => outcome,
-            _ = self.sleep(limit) => {
+            is_open = self.sleep(limit) => {
+                // A caller that asks again after an unchanged state would do so without a pause.
+                if waits && !is_open {
+                    return Err(Error::closed("inspect").on(resource));
+                }
                 // The request is not dropped: the end of patience makes the backend answer at once.
                 leaving.0.end();
                 request.await
@@ -116,7 +124,7 @@ pub(crate) fn snapshots(engine: Arc<Engine>, name: &str) -> Snapshots {
 /// Waits for another state than `seen`.
 async fn look(engine: &Arc<Engine>, resource: &Resource, seen: Option<&SnapshotVersion>) -> Result<Snapshot> {
     loop {
-        // A client that is closed does not wait for a change, so the loop would not pause.
+        // A client that is closed answers a first look, but its stream has ended.
         engine.is_open("watch").map_err(|error| error.on(resource))?;
         let snapshot = engine.inspect(resource, seen, LOOK).await?;
         if seen != Some(&snapshot.version) {

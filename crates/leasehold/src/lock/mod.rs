@@ -462,7 +462,7 @@ impl<K: kind::Kind> Lock<K> {
     /// that time.
     ///
     /// # Errors
-    /// As [`Client::inspect`](crate::Client::inspect).
+    /// As [`Client::changed`](crate::Client::changed).
     pub async fn changed(&self, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
         self.engine.inspect(&self.named("inspect")?, Some(seen), limit).await
     }

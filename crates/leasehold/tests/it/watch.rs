@@ -61,3 +61,31 @@ async fn stream_ends_after_an_error_that_stays() {
     assert_eq!(states.next().await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
     assert!(states.next().await.is_none());
 }
+
+/// The client is closed and its runtime lives on, so nothing but the client ends these waits.
+#[tokio::test(start_paused = true)]
+async fn waits_for_a_change_end_when_the_client_closes() {
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Client::builder().over(wire.clone()).unwrap();
+    let mut observer = locks.election("boss").observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let version = locks.inspect("job").await.unwrap().version;
+    let observing = tokio::spawn(async move { observer.next().await.unwrap_err() });
+    let changing = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.changed("job", &version, Duration::from_secs(3_600)).await.unwrap_err() }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = wire.calls(Verb::Inspect);
+    locks.close(Duration::ZERO).await;
+    // A wait that asks again without a pause leaves this runtime no time to move its clock.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    for wait in [observing, changing] {
+        assert!(wait.is_finished(), "it still waits, after {} looks", wire.calls(Verb::Inspect) - asked);
+        let error = wait.await.unwrap();
+        assert_eq!((error.kind(), error.resource().is_some()), (ErrorKind::Closed, true), "{error}");
+    }
+    assert_eq!(wire.calls(Verb::Inspect), asked);
+}
