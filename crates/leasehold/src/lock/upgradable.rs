@@ -242,9 +242,31 @@ impl Upgradable {
         if self.is_writer() {
             return Ok(());
         }
-        let resource = self.resource().clone();
-        let deadline = Deadline::of(wait, &self.lock.engine);
-        let gate = self.wait_for_gate(&deadline).await?;
+        let engine = &self.lock.engine;
+        let deadline = Deadline::of(wait, engine);
+        // After the deadline all requests of the upgrade together have the time of one answer.
+        let unanswered = async {
+            deadline.passed().await;
+            engine.with_answer_limit(deadline.waited(), std::future::pending::<Result<Option<()>>>()).await
+        };
+        let granted = tokio::select! {
+            biased;
+            granted = self.ask_to_write(&deadline) => granted,
+            Err(error) = unanswered => Err(error.with_op("upgrade").on(self.resource())),
+        };
+        let (guard, gate) = granted?;
+        self.write = Some(Writer { pair: Pair::of(&self.read, &guard, engine), guard });
+        // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
+        drop(gate);
+        self.check()
+    }
+
+    /// Acquires the claim as a writer, and the gate before it.
+    async fn ask_to_write(&self, deadline: &Deadline) -> Result<(Guard, Gate)> {
+        let resource = self.resource();
+        // Without the reader there is nothing to upgrade.
+        let entered = while_held(|| self.read.cause(), self.read.lost(), self.wait_for_gate(deadline)).await;
+        let gate = entered.map_err(|cause| Error::lost("upgrade", cause, resource))??;
         let wait = deadline.left();
         // The reader ensures the longest and the shortest time to hold.
         let want = Want { max_hold: None, ..self.lock.want(rest()?)? };
@@ -254,25 +276,21 @@ impl Upgradable {
                 Either::Left((cause, _)) | Either::Right((cause, _)) => cause,
             }
         };
-        // Without the gate two readers could wait for each other; without the reader there is nothing to upgrade.
+        // Without the gate two readers could wait for each other.
         let asked = while_held(|| self.read.cause().or_else(|| gate.cause()), lost, asking).await;
         let hold = match (asked, self.read.cause()) {
-            (_, Some(cause)) => return Err(Error::lost("upgrade", cause, &resource)),
+            (_, Some(cause)) => return Err(Error::lost("upgrade", cause, resource)),
             (Err(cause), None) => {
                 let text = format!(
                     "the claim that keeps others from upgrading was lost: {cause}; nothing \
                              changed; try again"
                 );
-                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
+                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(resource));
             }
             (Ok(outcome), None) => outcome?,
         };
         let terms = LockOptions { max_hold: None, min_hold: Duration::ZERO, ..self.lock.terms() };
-        let guard = Guard::new(hold, terms);
-        self.write = Some(Writer { pair: Pair::of(&self.read, &guard, &self.lock.engine), guard });
-        // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
-        drop(gate);
-        self.check()
+        Ok((Guard::new(hold, terms), gate))
     }
 
     /// Acquires the gate. Waits up to the deadline while an earlier upgrade, of this guard or of a reader that is
@@ -305,7 +323,6 @@ impl Upgradable {
             tokio::select! {
                 biased;
                 () = deadline.passed() => {}
-                cause = self.read.lost() => return Err(Error::lost("upgrade", cause, self.resource())),
                 slept = engine.sleep(jittered(pause, random::chance())) => if !slept {
                     return Err(Error::closed("upgrade").on(self.resource()));
                 },

@@ -212,6 +212,9 @@ async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
     let (mutex, both, parts) =
         (locks.mutex("mutex"), locks.lock_all(["a", "b"]), locks.striped_mutex("parts", 2));
     let (prices, encoders) = (locks.rwlock("prices"), locks.semaphore("encode", 2));
+    let reader = other.rwlock("stock").read().await.unwrap();
+    // Longer than the store is silent.
+    let mut upgradable = locks.rwlock("stock").ttl(ms(3_600_000)).upgradable_read().await.unwrap();
     for is_silent in [false, true] {
         if is_silent {
             settles(&locks, "a").await;
@@ -228,6 +231,7 @@ async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
                 prices.try_upgradable_read_for(limit).await.map(|granted| granted.is_none()),
                 encoders.try_acquire_for(limit).await.map(|granted| granted.is_none()),
                 encoders.try_acquire_many_for(2, limit).await.map(|granted| granted.is_none()),
+                upgradable.try_upgrade_for(limit).await.map(|is_writer| !is_writer),
             ];
             for (number, ended) in ended.into_iter().enumerate() {
                 let kind = ended.map_err(|error| error.kind());
@@ -236,7 +240,7 @@ async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
             }
         }
     }
-    drop(held);
+    drop((held, reader));
 }
 
 /// A task of this process waits for a larger share, and is refused by the store.

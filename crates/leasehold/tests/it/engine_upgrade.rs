@@ -12,6 +12,8 @@ use tokio::time::Instant;
 use crate::common::{ms, settles, waiting};
 
 const SOON: Duration = ms(2_000);
+/// As long as a silent server answers nothing.
+const SILENT: Mode = Mode::LateReply(Duration::from_secs(3_600));
 
 /// Returns a client over a wire that can fail, and another one.
 fn clients() -> (Client, Arc<Fault>, Client) {
@@ -250,4 +252,39 @@ async fn only_reader_is_granted_an_upgrade_in_any_time() {
         assert!(guard.try_upgrade_for(limit).await.unwrap(), "{limit:?}");
         guard.release().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_keeps_its_limit_although_the_store_is_silent_or_slow() {
+    for mode in [SILENT, Mode::LateReply(ms(1_500))] {
+        let (locks, wire, _) = clients();
+        let mut guard = lock(&locks).upgradable_read().await.unwrap();
+        wire.set_all(mode);
+        for limit in [ms(0), ms(100)] {
+            let began = Instant::now();
+            let error = guard.try_upgrade_for(limit).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.op()),
+                (ErrorKind::OutcomeUnknown, "upgrade"),
+                "{mode:?}: {error}"
+            );
+            assert_eq!(error.resource().map(ToString::to_string).as_deref(), Some("prices"), "{error}");
+            assert!(began.elapsed() <= limit + ms(2_010), "{mode:?}, {limit:?}: {:?}", began.elapsed());
+        }
+        // Nothing that was requested meanwhile stays behind.
+        wire.set_all(Mode::Pass);
+        guard.upgrade().await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn upgrade_ends_with_its_reader_although_the_store_is_silent() {
+    let (locks, wire, _) = clients();
+    let mut guard = lock(&locks).ttl(ms(3_000)).upgradable_read().await.unwrap();
+    wire.set_all(SILENT);
+    let began = Instant::now();
+    let error = guard.upgrade().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
+    assert!(began.elapsed() <= ms(3_000), "{:?}", began.elapsed());
 }
