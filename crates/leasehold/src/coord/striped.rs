@@ -201,11 +201,23 @@ impl StripedMutex {
             return self.try_lock_any().await;
         }
         let engine = self.stripe(0).mutex().engine().clone();
-        let (start, count) = (random_below(self.count())?, self.count());
-        if let Some(outcome) = within(&engine, limit, Box::pin(self.lock_any_from(start))).await {
+        let start = random_below(self.count())?;
+        let mut waiting = Box::pin(self.lock_any_from(start));
+        if let Some(outcome) = within(&engine, limit, &mut waiting).await {
             return outcome.map(Some);
         }
-        // Each of them has the time of one answer. Among the few are those at which it was queued.
+        // A request of the wait may be under way still. If it is granted, the last tries are refused because of it.
+        match select(waiting, Box::pin(self.last_tries(start, limit))).await {
+            Either::Left((Ok(guard), _)) => Ok(Some(guard)),
+            Either::Left((Err(_), last_tries)) => last_tries.await,
+            Either::Right((tried, _)) => tried,
+        }
+    }
+
+    /// Tries a few stripes once more after a wait of `limit`. Each of them has the time of one answer.
+    async fn last_tries(&self, start: u32, limit: Duration) -> Result<Option<Guard>> {
+        let (engine, count) = (self.stripe(0).mutex().engine().clone(), self.count());
+        // Among the few are those at which it was queued.
         let second = Some(count / 2).filter(|step| *step >= TRIES_PER_ROUND);
         for step in (0..TRIES_PER_ROUND.min(count)).chain(second) {
             let last_try = Box::pin(self.try_some(start.wrapping_add(step), 1));
@@ -265,7 +277,12 @@ impl Stripe {
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn lock(&self) -> Result<Guard> {
-        self.counted(Box::pin(self.mutex().lock())).await
+        let began = self.now();
+        if let Some(ended) = self.after_first_look(began, self.mutex().try_lock().await) {
+            return ended;
+        }
+        let waited = Box::pin(self.mutex().lock()).await;
+        self.finish(began, waited)
     }
 
     /// Acquires it if it is free now; `None` if it is not.
@@ -292,12 +309,25 @@ impl Stripe {
             // It tries once, and that try has to be completed.
             return self.try_lock().await;
         }
-        let engine = self.mutex().engine();
-        if let Some(outcome) = within(engine, limit, Box::pin(self.lock())).await {
-            return outcome.map(Some);
+        let (began, engine) = (self.now(), self.mutex().engine());
+        let mut first_look = Box::pin(self.mutex().try_lock());
+        let looked = match within(engine, limit, &mut first_look).await {
+            Some(looked) => looked,
+            // Its request is under way. If that is granted, another one is refused because of it.
+            None => engine.with_answer_limit(limit, first_look).await,
+        };
+        let rest = limit.saturating_sub(self.now().since(began));
+        if rest.is_zero() && looked.is_err() {
+            return looked;
         }
-        let found = engine.with_answer_limit(limit, self.mutex().try_lock()).await?;
-        found.map(|guard| self.finish(self.now(), Ok(guard))).transpose()
+        if let Some(ended) = self.after_first_look(began, looked) {
+            return ended.map(Some);
+        }
+        if rest.is_zero() {
+            return Ok(None);
+        }
+        let waited = self.mutex().try_lock_for(rest).await?;
+        waited.map(|guard| self.finish(began, Ok(guard))).transpose()
     }
 
     /// Returns the lock itself.
@@ -305,18 +335,18 @@ impl Stripe {
         &self.stripes[self.number].mutex
     }
 
-    /// Looks first, to find out whether another holder was in the way: that is what the report counts.
-    async fn counted(&self, waiting: impl Future<Output = Result<Guard>>) -> Result<Guard> {
-        let began = self.now();
-        match self.mutex().try_lock().await {
-            Ok(Some(guard)) => return self.finish(began, Ok(guard)),
-            Err(error) if !error.is_outage() => return Err(error),
+    /// Returns how the acquisition ends after a first look, which finds out whether another holder is in the way: that
+    /// is what the report counts. `None` if a wait has to follow.
+    fn after_first_look(&self, began: Moment, looked: Result<Option<Guard>>) -> Option<Result<Guard>> {
+        match looked {
+            Ok(Some(guard)) => Some(self.finish(began, Ok(guard))),
+            Err(error) if !error.is_outage() => Some(Err(error)),
             // The wait gives a store time to answer again.
-            Ok(None) | Err(_) => {}
+            Ok(None) | Err(_) => {
+                self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
+                None
+            }
         }
-        let counted = &self.stripes[self.number];
-        counted.waited.fetch_add(1, Ordering::Relaxed);
-        self.finish(began, waiting.await)
     }
 
     fn now(&self) -> Moment {

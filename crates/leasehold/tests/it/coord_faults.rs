@@ -212,6 +212,20 @@ async fn wait_for_any_stripe_of_many_ends_on_a_slow_store() {
     all.release().await.unwrap();
 }
 
+/// The request that is under way at the limit is granted, and a later one would be refused because of it.
+#[tokio::test(start_paused = true)]
+async fn free_stripe_is_granted_by_an_answer_after_the_limit() {
+    let (locks, wire) = Store::in_virtual_time().client();
+    let parts = locks.striped_mutex("parts", 1);
+    wire.set(Verb::Contend, Mode::LateReply(ms(30)));
+    let stripe = parts.stripe(0).try_lock_for(ms(20)).await.unwrap().expect("free");
+    assert_eq!(parts.report().stripes.first().map(|used| (used.taken, used.waited)), Some((1, 0)));
+    stripe.release().await.unwrap();
+    common::settles(&locks, "parts#0").await;
+    let any = parts.try_lock_any_for(ms(20)).await.unwrap().expect("free");
+    any.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn try_for_no_time_finds_the_only_free_stripe() {
     let (locks, _) = Store::new().client();
