@@ -182,13 +182,13 @@ impl Client {
         StripedMutex::new(name.as_ref(), count, |stripe| self.mutex(stripe))
     }
 
-    /// Returns an election: one of many candidates leads, and all can see which one.
+    /// Returns an election: one of many candidates leads, and all can see which one. Its name has up to 501 bytes.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let name = name.as_ref();
         Election::new(self.mutex(name), self.rwlock(Election::value_lock_name(name)))
     }
 
-    /// Returns a compare-and-set value.
+    /// Returns a compare-and-set value. Its name has up to 503 bytes.
     pub fn versioned(&self, name: impl AsRef<str>) -> Versioned {
         let name = name.as_ref();
         Versioned::new(self.engine.clone(), name, self.mutex(Versioned::gate_name(name)))

@@ -84,7 +84,8 @@ impl Election {
     /// Dropping the future withdraws the candidate.
     ///
     /// # Errors
-    /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes.
+    /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes, or a name longer than 501
+    /// bytes.
     pub async fn campaign(&self, value: &str) -> Result<Leadership> {
         self.lead(self.candidate(value)?.lock().await?)
     }
@@ -123,6 +124,8 @@ impl Election {
     }
 
     fn candidate(&self, value: &str) -> Result<Mutex> {
+        // Otherwise it could lead, and no observer could look.
+        self.value_lock.named("campaign")?;
         let note = note(value, value)?;
         Ok(self.leader_lock.clone().note(note))
     }

@@ -111,7 +111,8 @@ impl Versioned {
     /// If the future is dropped, the update may or may not be made.
     ///
     /// # Errors
-    /// `Unsupported` if the store keeps no values; `Invalid` for a value that is too long for it;
+    /// `Unsupported` if the store keeps no values; `Invalid` for a value that is too long for it, or a name of more
+    /// than 503 bytes;
     /// `OutcomeUnknown` if it is not known whether it was written, or whether a removal whose answer
     /// was lost is this one or that of another client. A first value whose answer was lost and that is not there
     /// may have been written and removed since, so it is not written again, except on etcd and ZooKeeper, which know
@@ -123,6 +124,8 @@ impl Versioned {
         mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<UpdateOutcome> {
         let register = self.register("update")?;
+        // Otherwise a name would be refused only after conflicts.
+        self.gate.named("update")?;
         let mut change = |old: Option<&[u8]>| {
             Ok(match (old, new(old)) {
                 (_, Some(value)) => Change::Write(value.clone(), None, Some(value)),

@@ -468,7 +468,10 @@ impl<K: kind::Kind> Lock<K> {
     }
 
     /// Returns the resource, for this operation.
-    fn named(&self, op: &'static str) -> Result<Resource> {
+    ///
+    /// # Errors
+    /// `Invalid` if no resource can have this name.
+    pub(crate) fn named(&self, op: &'static str) -> Result<Resource> {
         self.name.clone().map_err(|error| error.with_op(op))
     }
 

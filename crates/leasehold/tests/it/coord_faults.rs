@@ -150,6 +150,38 @@ async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
     assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
 }
 
+#[tokio::test]
+async fn value_that_a_later_update_could_not_write_is_refused_at_once() {
+    let (locks, _) = Store::new().client();
+    let longest = 512 * 1024 - 129;
+    let too_long = |_: Option<&[u8]>| Some(vec![b'x'; longest + 1]);
+    let error = locks.versioned("stock").update(too_long).await.map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.op()), (ErrorKind::Invalid, "update"), "{error}");
+    assert_eq!(locks.versioned("stock").read().await.unwrap().value(), None);
+    for _ in 0..20 {
+        locks.versioned("stock").update(|_| Some(vec![b'x'; longest])).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn name_without_room_for_that_of_a_part_is_refused_at_once() {
+    let (locks, wire) = Store::new().client();
+    let name = |length| "n".repeat(length);
+    let (stock, boss) = (locks.versioned(name(504)), locks.election(name(502)));
+    let update = stock.update(|_| Some(Vec::new())).await.unwrap_err();
+    assert_eq!((update.kind(), update.op()), (ErrorKind::Invalid, "update"), "{update}");
+    let campaign = boss.campaign("host1").await.unwrap_err();
+    assert_eq!((campaign.kind(), campaign.op()), (ErrorKind::Invalid, "campaign"), "{campaign}");
+    assert_eq!([Verb::Contend, Verb::Read, Verb::Swap].map(|verb| wire.calls(verb)), [0; 3]);
+
+    locks.versioned(name(503)).escalate_after(0).update(|_| Some(Vec::new())).await.unwrap();
+    let boss = locks.election(name(501));
+    let leadership = boss.campaign("host1").await.unwrap();
+    leadership.proclaim("host1 ready").await.unwrap();
+    assert_eq!(boss.leader().await.unwrap().unwrap().value, "host1 ready");
+    leadership.resign().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn loader_that_nobody_polls_does_not_block_its_key() {
     let store = Store::in_virtual_time();

@@ -135,7 +135,8 @@ impl Register {
     /// If the future is dropped, the change may or may not be made.
     ///
     /// # Errors
-    /// `Timeout` after too many conflicts, and any error of `change`: nothing was changed. `OutcomeUnknown`
+    /// `Timeout` after too many conflicts, `Invalid` for a value that is longer than the capacity, and any error of
+    /// `change`: nothing was changed. `OutcomeUnknown`
     /// where the store did not answer in time and the later contents do not show whether the change was made:
     /// too many writes came since, it was a removal, or it was a first value and there is none. Otherwise those
     /// of the store.
@@ -161,6 +162,9 @@ impl Register {
                 Change::Write(value, keep, result) => (Some(value), keep, result),
                 Change::Remove(result) => (None, None, result),
             };
+            if let Some(value) = &value {
+                self.check_length(value)?;
+            }
             let mark = random(self.op).map_err(|error| error.on(&self.about))?;
             let put = Put { value: value.map(|value| framed(&value, mark, &seen.marks)), keep };
             if self.with_context(self.write(&seen, mark, put).await)? {
@@ -207,6 +211,16 @@ impl Register {
     pub(crate) fn capacity(&self) -> usize {
         let promised = self.store().map_or(0, |store| store.promise().max_bytes);
         promised.saturating_sub(1 + MAX_MARKS * size_of::<Mark>())
+    }
+
+    /// Checks that a value fits with all the marks that later writers add, and not only with those of now.
+    fn check_length(&self, value: &[u8]) -> Result<()> {
+        let (length, capacity) = (value.len(), self.capacity());
+        if length <= capacity {
+            return Ok(());
+        }
+        let text = format!("a value of {length} bytes is too long: this store takes {capacity} at most");
+        Err(self.error(ErrorKind::Invalid, text))
     }
 
     /// Returns `true` if the store supports a time to live.
