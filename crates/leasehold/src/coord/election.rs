@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{Stream, unfold};
-use leasehold_core::{Fence, LossCause, Note, Snapshot, SnapshotVersion};
+use leasehold_core::{Fence, LossCause, Moment, Note, Snapshot, SnapshotVersion};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +133,9 @@ impl Election {
     fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
         // Its claim names this leader, and no successor of the same process.
         leader_lock.hold().pin();
-        Ok(Leadership { proclaimed: AsyncMutex::new(None), leader_lock, value_lock: self.value_lock.clone() })
+        let proclaimed = Proclaimed { value: None, until: leader_lock.hold().kept_until(Moment::START) };
+        let value_lock = self.value_lock.clone();
+        Ok(Leadership { leader_lock, proclaimed: AsyncMutex::new(proclaimed), value_lock })
     }
 }
 
@@ -154,10 +156,27 @@ impl Election {
 #[derive(Debug)]
 #[must_use = "leadership is given up when this is dropped"]
 pub struct Leadership {
-    // Dropped before `leader_lock`, so that no successor is seen under this leader's value.
-    proclaimed: AsyncMutex<Option<Guard>>,
+    // Dropped before `proclaimed`: without it, this leader would be seen under the value of its campaign again. A
+    // successor is not seen under this leader's value, because its claim has another tag.
     leader_lock: Guard,
+    proclaimed: AsyncMutex<Proclaimed>,
     value_lock: RwLock,
+}
+
+/// The claim whose note is the value that a leader has proclaimed. Dropped, it stays for the minimum time for which the
+/// leader lock is held.
+#[derive(Debug)]
+struct Proclaimed {
+    value: Option<Guard>,
+    until: Option<Moment>,
+}
+
+impl Drop for Proclaimed {
+    fn drop(&mut self) {
+        if let (Some(value), Some(until)) = (&self.value, self.until) {
+            value.hold().keep_until(until);
+        }
+    }
 }
 
 impl Leadership {
@@ -212,7 +231,7 @@ impl Leadership {
         let mut proclaimed = self.proclaimed.lock().await;
         let next = self.value_lock.clone().note(note).read().await?;
         // The new value becomes visible before the old one is removed; of two, the later one counts.
-        *proclaimed = Some(next);
+        proclaimed.value = Some(next);
         self.leader_lock.check()
     }
 
@@ -227,7 +246,8 @@ impl Leadership {
         self.leader_lock.run(work).await
     }
 
-    /// Gives leadership up and waits until that is confirmed.
+    /// Gives leadership up and waits until that is confirmed. With a [minimum time to hold](crate::Lock::min_hold),
+    /// observers see this leader and its last value until that time is over.
     ///
     /// # Cancel safety
     /// It is given up even if the future is dropped.
@@ -235,8 +255,10 @@ impl Leadership {
     /// # Errors
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<()> {
-        drop(self.proclaimed);
-        self.leader_lock.release().await
+        let Leadership { leader_lock, proclaimed, value_lock: _ } = self;
+        let resigned = leader_lock.release().await;
+        drop(proclaimed);
+        resigned
     }
 }
 

@@ -216,7 +216,7 @@ impl Hold {
     }
 
     /// Returns the time until which it is to be kept without a handle, if that is later than `now`.
-    fn kept_until(&self, now: Moment) -> Option<Moment> {
+    pub(crate) fn kept_until(&self, now: Moment) -> Option<Moment> {
         let until = Moment::from_nanos(self.keep_until.load(Ordering::SeqCst));
         (until > now).then_some(until)
     }

@@ -150,6 +150,39 @@ async fn successor_of_the_same_process_is_not_seen_as_the_leader_before() {
     assert_eq!((seen.value.as_str(), seen.fence), ("host1", second.fence()));
 }
 
+/// The lock is kept for its minimum time, and with it the value.
+#[tokio::test(start_paused = true)]
+async fn leader_that_resigns_is_shown_under_its_last_value() {
+    let store = Store::in_virtual_time();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let election = locks.election("boss").with(|lock| Ok(lock.min_hold(SOON))).unwrap();
+    for is_dropped in [false, true] {
+        let began = tokio::time::Instant::now();
+        let leadership = election.campaign("starting").await.unwrap();
+        leadership.proclaim("early").await.unwrap();
+        leadership.proclaim("ready").await.unwrap();
+        let resigning = if is_dropped {
+            drop(leadership);
+            None
+        } else {
+            Some(tokio::spawn(leadership.resign()))
+        };
+        while began.elapsed() < SOON - ms(1_000) {
+            tokio::time::sleep(ms(500)).await;
+            let seen = other.election("boss").leader().await.unwrap().map(|leader| leader.value);
+            assert_eq!(seen.as_deref(), Some("ready"), "dropped: {is_dropped}, {:?}", began.elapsed());
+        }
+        // The value that was replaced is not kept.
+        assert_eq!(other.inspect("boss!proclaimed").await.unwrap().holders.len(), 1);
+        if let Some(resigning) = resigning {
+            resigning.await.unwrap().unwrap();
+        }
+        for name in ["boss", "boss!proclaimed"] {
+            common::settles(&other, name).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn value_that_a_later_update_could_not_write_is_refused_at_once() {
     let (locks, _) = Store::new().client();
