@@ -377,7 +377,9 @@ impl<K: kind::Kind> Lock<K> {
     /// second at least, and later every 2.5 to 5 s. Each time takes one request, and up to two more for each
     /// lock that is waited for in this way. If locks cannot be shared, it takes 32 more, because each wait is
     /// then announced under its own name. When the wait ends, the extra lock is released first: that takes
-    /// one round trip, and up to 10 s if the server does not answer, even beyond the limit of the wait.
+    /// one round trip, and up to 10 s if the server does not answer, even beyond the limit of the wait. If the
+    /// extra lock is still being requested then, the answer to that comes first: it may take as long as a
+    /// [`try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     /// As that of the wait. The announcement is withdrawn in the background; until then the owner
