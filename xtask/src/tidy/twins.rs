@@ -49,6 +49,7 @@ const ALLOWED: &[Allowed] = &[
     allowed("Versioned", "update", "it calls code of the user: by hand in primitives.rs"),
     allowed("SingleFlight", "get_or_load", "it calls code of the user: by hand in primitives.rs"),
     allowed("RwLock", "upgradable_read", UPGRADE),
+    allowed("RwLock", "try_upgradable_read", UPGRADE),
     allowed("RwLock", "try_upgradable_read_for", UPGRADE),
     allowed("Upgradable", "upgrade", UPGRADE),
     allowed("Upgradable", "try_upgrade", UPGRADE),

@@ -112,8 +112,7 @@ impl Cluster {
         let part = (limit / TRIES).max(MIN_PART);
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
-        let mut last_failure = None;
-        let mut foreign = None;
+        let (mut last_failure, mut foreign) = (None, None);
         let mut since = self.outage.answers();
         let mut probe = self.turn(pace, over.as_mut(), doubt).await?;
         loop {
@@ -153,9 +152,8 @@ impl Cluster {
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
-            if failure.kind == FailureKind::Foreign {
-                foreign = Some(failure.clone());
-            }
+            foreign =
+                Some(&failure).filter(|failure| failure.kind == FailureKind::Foreign).cloned().or(foreign);
             let all_were_asked = tries % self.members.len() == 0;
             if all_were_asked && let Some(failure) = foreign {
                 // Servers answer, and no other one does better: they are not the cluster that this client knows.
