@@ -75,8 +75,8 @@ pub async fn run(endurance: &Endurance) -> Outcome<Verdict> {
         samples.push(sample);
     }
     world.heal_networks()?;
-    let ended = crowd.end().await;
-    let verdict = Verdict::of(endurance, &samples, ended);
+    let ends = crowd.end().await;
+    let verdict = Verdict::of(endurance, &samples, ends);
     let panels: Vec<Panel> = verdict.panels(&samples);
     let title = format!("{}: {} processes, {} names", endurance.store, endurance.processes, endurance.names);
     let picture = plot::svg(&title, &panels, verdict.warm().as_secs_f64());

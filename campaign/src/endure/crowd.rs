@@ -1,8 +1,8 @@
 //! The processes of an endurance run.
 
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -10,6 +10,7 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use super::Endurance;
 use super::sample::{Sample, Usage};
+use super::verdict::{self, Ends};
 use super::worker::{Done, Orders};
 use crate::world::{Network, World};
 use crate::{Outcome, Store};
@@ -21,15 +22,23 @@ pub(super) struct Crowd {
     /// The counts of processes that were killed.
     before: Done,
     replaced: u64,
-    /// The processes that ended by themselves before they were replaced.
-    ended: u32,
+    ends: Ends,
+    /// The time without an acquisition after which a process counts as one that does nothing.
+    silence: Duration,
 }
 
 struct Process {
     child: Child,
     /// Its end is the order to stop.
     input: Option<ChildStdin>,
-    done: Arc<Mutex<Done>>,
+    done: Arc<Mutex<Progress>>,
+}
+
+/// The counts of a process so far, and when they rose.
+struct Progress {
+    done: Done,
+    /// The time of the last line with more acquisitions than the one before it, or of the start.
+    rose: Instant,
 }
 
 /// The acquisitions of all processes in a second, about: a load that two cores carry, with their servers.
@@ -44,7 +53,8 @@ impl Crowd {
             endurance: endurance.clone(),
             before: Done::default(),
             replaced: 0,
-            ended: 0,
+            ends: Ends::default(),
+            silence: verdict::silence(endurance.length),
         };
         for number in 0..endurance.processes as usize {
             let process = crowd.begin(number, world).await?;
@@ -78,14 +88,14 @@ impl Crowd {
             pause: Duration::from_secs(1) * self.endurance.processes * 4 / RATE,
         };
         input.write_all(format!("{}\n", serde_json::to_string(&orders)?).as_bytes()).await?;
-        let done = Arc::new(Mutex::new(Done::default()));
+        let done = Arc::new(Mutex::new(Progress { done: Done::default(), rose: Instant::now() }));
         tokio::spawn({
             let done = done.clone();
             async move {
                 let mut lines = BufReader::new(output).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
                     if let Ok(now) = serde_json::from_str(&line) {
-                        *done.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                        done.lock().unwrap_or_else(PoisonError::into_inner).take(now);
                     }
                 }
             }
@@ -110,7 +120,7 @@ impl Crowd {
             ..Sample::default()
         };
         for process in &self.processes {
-            let done = *process.done.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = process.progress().done;
             sample.acquired += done.acquired;
             sample.failed += done.failed;
             let Some(usage) = process.child.id().and_then(Usage::of) else { continue };
@@ -147,11 +157,12 @@ impl Crowd {
         let number = (pick % self.processes.len() as u64) as usize;
         let old = &mut self.processes[number];
         if old.has_ended() {
-            self.ended += 1;
+            self.ends.ended += 1;
         } else {
+            self.ends.silent += u32::from(old.is_silent(self.silence));
             old.child.kill().await?;
         }
-        let done = *old.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = old.progress().done;
         self.before.acquired += done.acquired;
         self.before.failed += done.failed;
         self.replaced += 1;
@@ -160,11 +171,14 @@ impl Crowd {
     }
 
     /// Asks all processes to end, and kills those that do not. Returns how many ended before that, were killed, or ended
-    /// with an error.
-    pub(super) async fn end(mut self) -> u32 {
-        let mut ended = self.ended;
+    /// with an error, and how many did nothing.
+    pub(super) async fn end(mut self) -> Ends {
+        let mut ends = self.ends;
         for process in &mut self.processes {
-            ended += u32::from(process.has_ended());
+            match process.has_ended() {
+                true => ends.ended += 1,
+                false => ends.silent += u32::from(process.is_silent(self.silence)),
+            }
         }
         self.processes.retain_mut(|process| !process.has_ended());
         for process in &mut self.processes {
@@ -178,13 +192,31 @@ impl Crowd {
                     false
                 }
             };
-            ended += u32::from(!is_well);
+            ends.ended += u32::from(!is_well);
         }
-        ended
+        ends
+    }
+}
+
+impl Progress {
+    fn take(&mut self, now: Done) {
+        if now.acquired > self.done.acquired {
+            self.rose = Instant::now();
+        }
+        self.done = now;
     }
 }
 
 impl Process {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns `true` if it has acquired nothing for this time, in which it lived.
+    fn is_silent(&self, silence: Duration) -> bool {
+        self.progress().rose.elapsed() > silence
+    }
+
     /// Returns `true` if it ended by itself.
     fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())

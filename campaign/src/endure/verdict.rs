@@ -5,7 +5,7 @@
 //! the quantity. The median of slopes does not follow single outliers, such as a process that was just replaced.
 //!
 //! An average over the processes that are left says nothing about those that are gone, and an idle process uses nothing.
-//! So all processes have to be there until the end, and to acquire locks until then.
+//! So all processes have to be there until the end, and each of them to acquire locks until then.
 
 use std::fmt;
 use std::time::Duration;
@@ -50,6 +50,15 @@ impl Judgement {
     }
 }
 
+/// The processes that did not do their part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// Those that ended by themselves, or did not end well.
+    pub(super) ended: u32,
+    /// Those that lived, and had acquired nothing for long when they were replaced or asked to end.
+    pub(super) silent: u32,
+}
+
 /// The part of the time that is not judged.
 const WARM_UP: f64 = 0.2;
 /// The part of the median by which a quantity may grow.
@@ -59,6 +68,15 @@ const FEWEST: usize = 5;
 /// The part of the acquisitions a second of the second fifth that the last fifth has to have. Faults and a busy machine
 /// delay some; processes that hang or fail acquire hardly any.
 const STILL: f64 = 1.0 / 3.0;
+
+/// The longest time without an acquisition of a process that does its part. Each acquires several locks a second, and
+/// one that has just begun may wait for its connection while many others begin.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Returns the time without an acquisition after which a process counts as one that does nothing.
+pub(super) fn silence(length: Duration) -> Duration {
+    SILENCE.min(length / 5)
+}
 
 /// A quantity: its name, the way to read it, and a growth that counts as none.
 struct Quantity {
@@ -81,8 +99,8 @@ const QUANTITIES: [Quantity; 5] = [
 ];
 
 impl Verdict {
-    /// Judges samples of processes, so many of which ended by themselves or did not end well.
-    pub fn of(endurance: &Endurance, samples: &[Sample], ended: u32) -> Verdict {
+    /// Judges samples of processes, so many of which did not do their part.
+    pub(super) fn of(endurance: &Endurance, samples: &[Sample], ends: Ends) -> Verdict {
         let last = samples.last().copied().unwrap_or_default();
         let warm = endurance.length.as_secs_f64() * WARM_UP;
         let judge = |quantity: &Quantity| {
@@ -101,7 +119,7 @@ impl Verdict {
             acquired: last.acquired,
             failed: last.failed,
             judgements: QUANTITIES.iter().map(judge).collect(),
-            objections: objections(endurance, samples, ended),
+            objections: objections(endurance, samples, ends),
         }
     }
 
@@ -148,10 +166,14 @@ impl Verdict {
     }
 }
 
-fn objections(endurance: &Endurance, samples: &[Sample], ended: u32) -> Vec<String> {
+fn objections(endurance: &Endurance, samples: &[Sample], ends: Ends) -> Vec<String> {
     let mut objections = Vec::new();
-    if ended > 0 {
-        objections.push(format!("{ended} processes ended by themselves, or not well"));
+    if ends.ended > 0 {
+        objections.push(format!("{} processes ended by themselves, or not well", ends.ended));
+    }
+    if ends.silent > 0 {
+        let silence = silence(endurance.length).as_secs_f64();
+        objections.push(format!("{} processes acquired nothing for {silence:.1} s", ends.silent));
     }
     // One that is replaced just now may be missing in one sample.
     let lacks = |sample: &Sample| sample.processes < endurance.processes;
@@ -240,6 +262,8 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
+    const WELL: Ends = Ends { ended: 0, silent: 0 };
+
     fn endurance() -> Endurance {
         Endurance {
             store: Store::Redis,
@@ -277,10 +301,10 @@ mod tests {
     #[test]
     fn noise_and_warm_up_are_flat_and_growth_is_not() {
         let noisy = samples(|time| 20_000.0 + 500.0 * (time * 1.7).sin());
-        assert!(Verdict::of(&endurance(), &noisy, 0).is_flat());
+        assert!(Verdict::of(&endurance(), &noisy, WELL).is_flat());
         let warming = samples(|time| if time < 15.0 { 1_000.0 * time } else { 15_000.0 });
-        assert!(Verdict::of(&endurance(), &warming, 0).is_flat());
-        let leaking = Verdict::of(&endurance(), &samples(|time| 20_000.0 + 60.0 * time), 0);
+        assert!(Verdict::of(&endurance(), &warming, WELL).is_flat());
+        let leaking = Verdict::of(&endurance(), &samples(|time| 20_000.0 + 60.0 * time), WELL);
         assert!(!leaking.is_flat(), "{leaking}");
         assert!(leaking.to_string().contains("memory of a process, KiB | 2"), "{leaking}");
     }
@@ -288,38 +312,40 @@ mod tests {
     #[test]
     fn outliers_do_not_count_and_missing_samples_do() {
         let outlier = samples(|time| if time == 70.0 { 900_000.0 } else { 20_000.0 });
-        assert!(Verdict::of(&endurance(), &outlier, 0).is_flat());
-        assert!(!Verdict::of(&endurance(), &outlier[..10], 0).is_flat(), "nothing was shown");
+        assert!(Verdict::of(&endurance(), &outlier, WELL).is_flat());
+        assert!(!Verdict::of(&endurance(), &outlier[..10], WELL).is_flat(), "nothing was shown");
     }
 
     #[track_caller]
-    fn is_refused(samples: &[Sample], ended: u32, why: &str) {
-        let verdict = Verdict::of(&endurance(), samples, ended);
+    fn is_refused(samples: &[Sample], ends: Ends, why: &str) {
+        let verdict = Verdict::of(&endurance(), samples, ends);
         assert!(!verdict.is_flat() && verdict.to_string().contains(why), "{verdict}");
     }
 
     #[test]
     fn processes_that_are_gone_are_not_flat() {
         let mut samples = samples(|_| 20_000.0);
-        is_refused(&samples, 1, "1 processes ended by themselves");
+        is_refused(&samples, Ends { ended: 1, ..WELL }, "1 processes ended by themselves");
         samples[60].processes = 1;
         assert!(
-            Verdict::of(&endurance(), &samples, 0).is_flat(),
+            Verdict::of(&endurance(), &samples, WELL).is_flat(),
             "one that is replaced is missing for a moment"
         );
         samples[60..].iter_mut().for_each(|sample| sample.processes = 1);
-        is_refused(&samples, 0, "1 of 2 processes are there after 60 s");
+        is_refused(&samples, WELL, "1 of 2 processes are there after 60 s");
     }
 
     #[test]
     fn processes_that_do_nothing_are_not_flat() {
+        let silent = Ends { silent: 1, ..WELL };
+        is_refused(&samples(|_| 20_000.0), silent, "1 processes acquired nothing for 20.0 s");
         let mut slower = samples(|_| 20_000.0);
         slower[50..].iter_mut().for_each(|sample| sample.acquired = 250 + (sample.acquired - 250) / 2);
-        assert!(Verdict::of(&endurance(), &slower, 0).is_flat(), "the machine is busy");
+        assert!(Verdict::of(&endurance(), &slower, WELL).is_flat(), "the machine is busy");
         let mut standing = samples(|_| 20_000.0);
         standing[50..].iter_mut().for_each(|sample| sample.acquired = 250);
-        is_refused(&standing, 0, "0.0 acquisitions a second in the last fifth, and 5.0 in the second");
+        is_refused(&standing, WELL, "0.0 acquisitions a second in the last fifth, and 5.0 in the second");
         standing.iter_mut().for_each(|sample| sample.acquired = 5);
-        is_refused(&standing, 0, "and 0.0 in the second");
+        is_refused(&standing, WELL, "and 0.0 in the second");
     }
 }

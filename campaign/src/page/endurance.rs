@@ -79,7 +79,10 @@ Now and then a process is stopped for longer than its lease, a process is killed
 Each cell has the median after the first fifth of the time, and in brackets by how much it grew from then to the end.
 Growth is the median of the slopes between all pairs of samples, times that time.
 It may be a tenth of the median, or 1 MiB, one descriptor, two threads, two tasks or 16 keys; **bold** is more.
-No process may end by itself, and the last fifth has at least a third of the acquisitions a second of the second fifth.
+No process may end by itself.
+Nor may one acquire nothing in its last minute, or in the last fifth of a short run; runs before 2026-11-28 were not
+asked for that.
+The last fifth has at least a third of the acquisitions a second of the second fifth.
 
 ";
 
