@@ -90,6 +90,7 @@
 //! # Limits on a busy machine
 //!
 //! [`Lateness`] measures how long the machine itself stood still while a test measured a time.
+//! [`until`] waits for a condition, and panics where it does not come true.
 //!
 //! # When a test fails
 //!
@@ -124,6 +125,7 @@ mod redis;
 pub mod require;
 mod small_disk;
 pub mod surroundings;
+mod until;
 mod warnings;
 mod zookeeper;
 
@@ -144,5 +146,6 @@ pub use redis::{
     RedisSentinelBuilder, RedisServer, Reply, SlotMove, Tls,
 };
 pub use small_disk::SmallDisk;
+pub use until::until;
 pub use warnings::{Warnings, subscribe};
 pub use zookeeper::ZooKeeperEnsemble;

@@ -7,10 +7,12 @@
 //! in a terminal does not reach it before the test, and so that its helper processes end with it.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -190,15 +192,48 @@ pub(crate) async fn output(name: &'static str, command: Command) -> Result<Strin
 }
 
 /// Runs a command as [`output`] does, in this thread.
-pub(crate) fn output_here(name: &str, mut command: Command) -> Result<String, Error> {
-    let ended = command.output().map_err(cannot("start", name))?;
-    if !ended.status.success() {
-        let text = String::from_utf8_lossy(&ended.stderr);
-        return Err(Error::failed(format!("{name} failed with {}: {}", ended.status, text.trim())));
-    }
-    Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+pub(crate) fn output_here(name: &str, command: Command) -> Result<String, Error> {
+    output_within(name, command, OUTPUT_LIMIT)
 }
 
+/// Runs a command in this thread, and kills it with its helpers if it has not ended in time.
+fn output_within(name: &str, mut command: Command, limit: Duration) -> Result<String, Error> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(cannot("start", name))?;
+    let pipes = (read(child.stdout.take()), read(child.stderr.take()));
+    let deadline = Instant::now() + limit;
+    let text = |pipe: Receiver<String>| pipe.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    let (Ok(stdout), Ok(stderr)) = (text(pipes.0), text(pipes.1)) else {
+        // It is not waited for yet, so the number of its group is still its own.
+        rustix::process::kill_process_group(Pid::from_child(&child), Signal::KILL)
+            .map_err(cannot("kill", name))?;
+        child.wait().map_err(cannot("wait for", name))?;
+        return Err(Error::failed(format!("{name} was not over within {limit:?}, and was killed")));
+    };
+    let status = child.wait().map_err(cannot("wait for", name))?;
+    if !status.success() {
+        return Err(Error::failed(format!("{name} failed with {status}: {}", stderr.trim())));
+    }
+    Ok(stdout)
+}
+
+/// Reads a pipe to its end in a thread of its own, and sends what it gave.
+fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, text) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let ended = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        if !matches!(ended, Some(Err(_))) {
+            // Nobody listens after the limit.
+            let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    });
+    text
+}
+
+/// The time that a program may take: more than a busy machine needs, and than the five minutes for which tests let
+/// statements wait.
+const OUTPUT_LIMIT: Duration = Duration::from_secs(600);
 /// The time for which [`stop`] and [`Process::terminate`] wait: more than a busy machine takes.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 const CHANGE_PAUSE: Duration = Duration::from_millis(1);
@@ -366,6 +401,22 @@ mod tests {
         process.terminate().unwrap();
         assert_eq!(process.pid(), None);
         process.terminate().unwrap();
+    }
+
+    #[test]
+    fn program_that_does_not_end_is_killed() {
+        let run = |script: &str, limit: Duration| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]);
+            output_within("the script", command, limit)
+        };
+        let limit = Duration::from_secs(60);
+        assert_eq!(run("echo out; echo err >&2", limit).unwrap(), "out\n");
+        let failed = run("echo out; echo err >&2; exit 3", limit).unwrap_err().to_string();
+        assert_eq!(failed, "the script failed with exit status: 3: err");
+        // A helper keeps the pipes open.
+        let late = run("sleep 1000 & sleep 1000", Duration::from_millis(200)).unwrap_err().to_string();
+        assert_eq!(late, "the script was not over within 200ms, and was killed");
     }
 
     #[test]
