@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, LossCause, Tuning};
-use leasehold_testkit::{Data, Proxy, RedisServer, Way};
+use leasehold_testkit::{Data, Proxy, RedisServer, Way, until};
 use leasehold_tests::{opened, renewed};
 
 /// The ttl of a lease that a test waits for the end of.
@@ -70,9 +70,7 @@ async fn waiters_survive_a_server_restart() {
     let (one, two) = (Client::open(&server.url()).await.unwrap(), Client::open(&server.url()).await.unwrap());
     let guard = hold(&one, "job", LONG).await;
     let waiter = tokio::spawn(async move { hold(&two, "job", LONG).await });
-    while one.inspect("job").await.unwrap().waiting.is_empty() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the other one waits", async || !one.inspect("job").await.unwrap().waiting.is_empty()).await;
     server.kill().unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     server.restart(Data::Lose).await.unwrap();

@@ -7,7 +7,7 @@ use leasehold::backend::{Claim, ClaimId, Fence};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
 use leasehold_sim::quorum::{Answer, Node, Rules, Seen};
-use leasehold_testkit::{Data, RedisServer};
+use leasehold_testkit::{Data, RedisServer, until};
 
 const STEPS: usize = 1500;
 const CLAIMS: usize = 4;
@@ -146,9 +146,7 @@ impl ServerAndModel {
         self.server.restart(Data::Lose).await.unwrap();
         self.node.crash(leasehold_sim::quorum::NO_OWNER);
         // The first requests may meet the end of the old connection.
-        while self.member.state().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until("the server answers", async || self.member.state().await.is_ok()).await;
     }
 }
 

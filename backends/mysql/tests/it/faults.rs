@@ -9,7 +9,7 @@ use leasehold_core::{
     Effect, FailureKind, FenceGrade, Patience, Proof, Put, Release, Renew, Renewal, Severity,
 };
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
-use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
+use leasehold_testkit::{Data, MariaDbServer, Proxy, Way, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -235,14 +235,14 @@ async fn row_locked_by_another_program_delays_no_other_lock() {
 async fn stranger(server: &MariaDbServer, name: &str) {
     let keeps = format!("SELECT 1 FROM leasehold WHERE name = '{name}' FOR UPDATE");
     // It is ended, and says so.
-    server.sql(&format!("BEGIN; {keeps}; SELECT SLEEP(600)")).await.unwrap_err();
+    let end = server.sql(&format!("BEGIN; {keeps}; SELECT SLEEP(600)")).await.unwrap_err().to_string();
+    assert!(ENDED.iter().any(|text| end.contains(text)), "{end}");
 }
 
 /// Waits until the stranger has the row.
 async fn keeps_a_row(server: &MariaDbServer) {
-    while server.sql(&format!("SELECT COUNT(*) {ASLEEP}")).await.unwrap().trim() != "1" {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let has_it = async || server.sql(&format!("SELECT COUNT(*) {ASLEEP}")).await.unwrap().trim() == "1";
+    until("the stranger has the row", has_it).await;
 }
 
 /// Ends the stranger's connection.
@@ -251,6 +251,8 @@ async fn lets_go(server: &MariaDbServer) {
     server.sql(&format!("KILL {}", id.trim())).await.unwrap();
 }
 
+/// The errors of the client whose connection is ended: the server says so, or the connection is closed.
+const ENDED: [&str; 2] = ["Connection was killed", "Lost connection"];
 const ASLEEP: &str = "FROM information_schema.processlist WHERE state = 'User sleep'";
 
 /// The server's data lie on a disk of 200 MB, which somebody else fills.

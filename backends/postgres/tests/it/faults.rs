@@ -7,7 +7,7 @@ use crate::common::*;
 use leasehold_conformance::{faults, full_disk, locked_rows};
 use leasehold_core::{Effect, FailureKind, Patience, Proof, Release, Renew, Renewal, Severity, WaitMode};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
-use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
+use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, until};
 
 #[tokio::test]
 async fn restart_keeps_holders_and_waiters() {
@@ -242,14 +242,14 @@ async fn row_locked_by_another_program_delays_no_other_lock() {
         begins.await.unwrap();
         let keeps = format!("SELECT 1 FROM leasehold WHERE name = '{}' FOR UPDATE", locked_rows::LOCKED);
         // It is ended, and says so.
-        server.sql(&format!("BEGIN; {keeps}; SELECT pg_sleep(600)")).await.unwrap_err();
+        let end = server.sql(&format!("BEGIN; {keeps}; SELECT pg_sleep(600)")).await.unwrap_err().to_string();
+        assert!(end.contains("terminating connection due to administrator command"), "{end}");
     };
     let asleep = "FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     let lock = async || {
         begin.send(()).unwrap();
-        while server.sql(&format!("SELECT count(*) {asleep}")).await.unwrap().trim() != "1" {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let has_it = async || server.sql(&format!("SELECT count(*) {asleep}")).await.unwrap().trim() == "1";
+        until("the stranger has the row", has_it).await;
     };
     let unlock = async || {
         server.sql(&format!("SELECT pg_terminate_backend(pid) {asleep}")).await.unwrap();

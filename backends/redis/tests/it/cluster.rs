@@ -9,7 +9,7 @@ use leasehold_core::{
     Renew, Renewal, Share,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
-use leasehold_testkit::{Counts, RedisCluster, RedisServer, Reply, SlotMove, Tls, require};
+use leasehold_testkit::{Counts, RedisCluster, RedisServer, Reply, SlotMove, Tls, require, until};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -137,10 +137,11 @@ async fn queued(at: &Arc<RedisBackend>, claim: &Claim) -> JoinHandle<Grant> {
         let (at, claim) = (at.clone(), claim.clone());
         async move { take(&at, &claim, &endless()).await.unwrap() }
     });
-    while at.inspect(&claim.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+    until("it waits", async || {
         assert!(!waiting.is_finished(), "it does not wait");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        is_awaited(at, claim).await
+    })
+    .await;
     waiting
 }
 
@@ -243,9 +244,11 @@ async fn a_holder_and_a_waiter_do_not_notice_that_their_slot_moves() {
             }
         }
     });
-    while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the other one waits", async || {
+        assert!(!waiting.is_finished(), "it does not wait");
+        is_awaited(&one, &first).await
+    })
+    .await;
     let from = cluster.primary_of(slot).await.unwrap();
     let moving = cluster.begin_move(slot, (from + 1) % 3).await.unwrap();
     assert!(renewed(&one, &first).await, "nothing has moved yet");
@@ -441,9 +444,7 @@ async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
         cluster.member(member).command(&["CLUSTER", "DELSLOTS", &slot]).await.unwrap();
     }
     let state = async || cluster.member(at).command(&["CLUSTER", "INFO"]).await.unwrap().into_text().unwrap();
-    while !state().await.contains("cluster_state:fail") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the cluster is down", async || state().await.contains("cluster_state:fail")).await;
 
     let passes = |failure: &Failure| {
         assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
@@ -504,10 +505,11 @@ async fn tls_password_and_the_documented_rights_are_enough() {
             let (two, second) = (two.clone(), second.clone());
             async move { take(&two, &second, &endless()).await.is_some() }
         });
-        while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+        until("the other one waits", async || {
             assert!(!waiting.is_finished(), "it was refused");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+            is_awaited(&one, &first).await
+        })
+        .await;
         assert!(renewed(&one, &first).await && freed(&one, &first).await);
         assert!(timeout(WOKEN, waiting).await.unwrap().unwrap());
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use leasehold_core::{Backend, Claim, Effect, FailureKind, Note, Release, Renewal, Share, Step};
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{RedisServer, Reply};
+use leasehold_testkit::{RedisServer, Reply, until};
 
 const HELD: &str = "{lh:job}:held";
 const FENCE: &str = "{lh:job}:fence";
@@ -220,15 +220,6 @@ async fn release_without_an_audience_publishes_nothing() {
     backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
     assert!(freed(&backend, &claim).await);
     assert_eq!(published(&server).await, 0);
-}
-
-/// Waits until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < LIMIT, "not so: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Waits until a waiter has marked the lock, whose release is published from then on.

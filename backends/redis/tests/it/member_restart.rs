@@ -8,7 +8,7 @@ use crate::common::*;
 use leasehold_core::quorum::{Answer, Member, RequestStamp, Vote};
 use leasehold_core::{Claim, Effect, Fence};
 use leasehold_redis::{RedisConfig, RedisNode};
-use leasehold_testkit::{Appendonly, Data, RedisServer};
+use leasehold_testkit::{Appendonly, Data, RedisServer, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -187,9 +187,7 @@ async fn restart_behind_a_script_without_an_answer_in_time_is_noticed() {
     is_asked.store(true, Ordering::SeqCst);
     // The answers before that of the text are delivered.
     let holding = async {
-        while is_asked.load(Ordering::SeqCst) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("the text of the script is on its way", async || !is_asked.load(Ordering::SeqCst)).await;
         delivering.send_replace(false);
     };
     let (asked, ()) = tokio::join!(member.prepare(&claim, stamp(2), Some(Fence::new(5, 1, 0))), holding);

@@ -7,21 +7,12 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use leasehold_core::{Backend, Claim, FailureKind, Renewal, Share, Step};
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{Proxy, RedisCluster, RedisSentinel, RedisServer, Reply, Way, require};
+use leasehold_testkit::{Proxy, RedisCluster, RedisSentinel, RedisServer, Reply, Way, require, until};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 fn long(name: &str) -> Claim {
     claim_of(name, Share::MUTEX, Duration::from_secs(120))
-}
-
-/// Waits until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so().await {
-        assert!(begun.elapsed() < LIMIT, "not so: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Asks from many tasks again and again, and says how long that took.

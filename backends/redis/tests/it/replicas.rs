@@ -170,12 +170,7 @@ async fn unconfirmed_write_is_read_once_replicas_have_it() {
         let read = in_the_end(|| Registers::read(&other, &at)).await;
         assert_eq!(read.value, put.value, "who wrote nothing may read");
         group.resume(2).unwrap();
-        let found = loop {
-            match Registers::read(&writer, &at).await {
-                Ok(found) => break found,
-                Err(failure) => assert!(failure.is_transient(), "{failure}"),
-            }
-        };
+        let found = in_the_end(|| Registers::read(&writer, &at)).await;
         let there = group.server(2).command(&["EXISTS", "{lh:job}:value"]).await.unwrap();
         assert_eq!(there, Reply::Int(put.value.is_some().into()), "a replica lacks what is reported as made");
         assert_eq!(found.value, put.value);

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, FailureKind, Fence};
+use leasehold_core::{Backend, FailureKind, Fence, Share};
 use leasehold_redis::{RedisBackend, RedisConfig, SweepReport};
-use leasehold_testkit::{RedisCluster, RedisSentinel, RedisServer};
+use leasehold_testkit::{RedisCluster, RedisSentinel, RedisServer, until};
 
 async fn sweep(url: &str, unused_for: Duration) -> SweepReport {
     leasehold_redis::sweep(RedisConfig::parse(url).unwrap(), unused_for).await.unwrap()
@@ -33,14 +33,13 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
     for name in ["a", "b c", &long] {
         use_once(&backend, name).await;
     }
-    let (held, waits) = (mutex("held"), mutex("held"));
+    // It does not end before the waiter comes, on however busy a machine.
+    let (held, waits) = (claim_of("held", Share::MUTEX, Duration::from_secs(600)), mutex("held"));
     try_take(&backend, &held).await.unwrap();
     let endless = endless();
     let waiting = take(&backend, &waits, &endless);
     let sweeping = async {
-        while backend.inspect(&held.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("somebody waits", async || is_awaited(&backend, &held).await).await;
         for key in ["{lh:mine}:fence", "{other:a}:fence"] {
             server.command(&["SET", key, "not a number"]).await.unwrap();
         }

@@ -9,7 +9,7 @@ use leasehold_core::{
     Backend, CALL_GRACE, CHALLENGE_AFTER, Claim, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER, Share, Step,
 };
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::{Lateness, Proxy, RedisServer, Reply};
+use leasehold_testkit::{Lateness, Proxy, RedisServer, Reply, until};
 use tokio::task::JoinSet;
 
 async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
@@ -17,11 +17,7 @@ async fn waiting(backend: &RedisBackend, claim: &Claim) -> usize {
 }
 
 async fn until_waiting(backend: &RedisBackend, claim: &Claim, count: usize) {
-    let begun = Instant::now();
-    while waiting(backend, claim).await != count {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody came to wait");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("they wait", async || waiting(backend, claim).await == count).await;
 }
 
 /// Waits in a task of its own and answers when it was granted.

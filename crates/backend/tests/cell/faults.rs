@@ -375,9 +375,7 @@ async fn claim_whose_patience_ends_during_its_request_leaves_no_place() {
         let (waits, patience) = (claim("job", LONG), Patience::unlimited(clock()));
         let gate = store.stall_an_answer();
         let end = async {
-            while store.has_answer_to_stall() {
-                tokio::task::yield_now().await;
-            }
+            store.until_answer_stalls().await;
             patience.end();
             gate.add_permits(1);
         };
@@ -401,9 +399,7 @@ async fn grant_of_a_waiter_counts_from_before_its_request() {
         assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
         let (gate, asked_at) = (store.stall_an_answer(), clock.now());
         let answer = async {
-            while store.has_answer_to_stall() {
-                tokio::task::yield_now().await;
-            }
+            store.until_answer_stalls().await;
             clock.advance(Duration::from_secs(1));
             gate.add_permits(1);
         };
@@ -422,9 +418,7 @@ async fn place_that_could_not_be_removed_may_still_exist() {
         let (waits, patience) = (claim("job", LONG), Patience::unlimited(clock()));
         let gate = store.stall_an_answer();
         let end = async {
-            while store.has_answer_to_stall() {
-                tokio::task::yield_now().await;
-            }
+            store.until_answer_stalls().await;
             patience.end();
             // Others change the cell all the time, so each removal of the place is refused.
             store.overtake("job", u32::MAX);

@@ -32,9 +32,7 @@ async fn a_release_before_the_subscription_is_seen_at_once() {
     let wanted = claim("job", LONG);
     let patience = Patience::unlimited(clock());
     let waiting = tokio::spawn(async move { waiter.contend(&wanted, &patience).await });
-    while store.has_answer_to_stall() {
-        tokio::task::yield_now().await;
-    }
+    store.until_answer_stalls().await;
     holder.release(&[&held]).await;
     // Another waiter of the same client has made it listen.
     notifier.mark_connected();
@@ -99,9 +97,7 @@ async fn claim_that_ends_with_its_first_request_is_not_subscribed() {
     let subscribed = tokio::spawn(async move { notifier.until_subscribed().await });
     let (answer, patience) = (store.stall_an_answer(), Patience::unlimited(clock()));
     let end = async {
-        while store.has_answer_to_stall() {
-            tokio::task::yield_now().await;
-        }
+        store.until_answer_stalls().await;
         patience.end();
         answer.add_permits(1);
     };

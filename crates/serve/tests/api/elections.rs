@@ -6,7 +6,7 @@ use leasehold::Client;
 use leasehold::layer::{Fault, Mode, Verb};
 use serde_json::json;
 
-use crate::support::{Served, id, memory_without_expiry, until};
+use crate::support::{LIMIT, Served, id, memory_without_expiry, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_candidate_leads_and_observers_see_its_value() {
@@ -78,16 +78,19 @@ async fn slow_value_does_not_end_a_leader_that_has_only_a_stream() {
     let value = served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "a:2" }));
     let mut shown = std::pin::pin!(value.send());
     let mut signs = 0;
-    let reply = loop {
-        tokio::select! {
-            reply = &mut shown => break reply,
-            event = stream.event() => {
-                assert_eq!(event.expect("it is held")["event"], "valid");
-                signs += 1;
-                fault.set(Verb::Contend, Mode::Pass);
+    let showing = async {
+        loop {
+            tokio::select! {
+                reply = &mut shown => break reply,
+                event = stream.event() => {
+                    assert_eq!(event.expect("it is held")["event"], "valid");
+                    signs += 1;
+                    fault.set(Verb::Contend, Mode::Pass);
+                }
             }
         }
     };
+    let reply = tokio::time::timeout(LIMIT, showing).await.expect("the value is shown");
     assert!(signs > 0, "no sign of life before {reply:?}");
     reply.ok();
     for _ in 0..4 {

@@ -2,6 +2,7 @@
 
 use crate::browser::Browser;
 use crate::site::Site;
+use leasehold_testkit::until;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_a_lock_that_changes() {
@@ -54,13 +55,12 @@ async fn paused_page_stays_as_it_is() {
     let client = site.client("host=late").await;
     let _guard = client.mutex("late").lock().await.unwrap();
     // Another page sees it, so this one would have by now.
-    let seen = loop {
+    until("another page sees it", async || {
         let answer = site.ask("GET", "/locks", "", "").await;
-        if answer.body.contains("host=late") {
-            break answer;
-        }
-    };
-    assert!(seen.status == 200 && !browser.text().await.contains("host=late"));
+        answer.status == 200 && answer.body.contains("host=late")
+    })
+    .await;
+    assert!(!browser.text().await.contains("host=late"));
     browser.click("#pause").await;
     browser.until_text("host=late").await;
 }

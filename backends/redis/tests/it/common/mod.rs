@@ -124,6 +124,11 @@ pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
 /// No machine is so busy.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Returns `true` if somebody waits for the resource of a claim.
+pub async fn is_awaited(backend: &RedisBackend, claim: &Claim) -> bool {
+    !backend.inspect(&claim.resource, None, &no_patience()).await.unwrap().waiting.is_empty()
+}
+
 /// Waits until somebody listens for notifications at the server.
 pub async fn until_subscribed(server: &RedisServer) {
     let subscribed = async {

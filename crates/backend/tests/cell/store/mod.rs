@@ -190,9 +190,14 @@ impl Store {
         gate
     }
 
-    /// Returns `true` until that write was made.
-    pub(crate) fn has_answer_to_stall(&self) -> bool {
-        self.next_answer.lock().unwrap().is_some()
+    /// Waits until that write was made.
+    pub(crate) async fn until_answer_stalls(&self) {
+        let begun = Instant::now();
+        // Its clock is the machine's own: that of a test may be paused.
+        while self.next_answer.lock().unwrap().is_some() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no such write is made");
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Returns how many of the commits whose fate was set have not arrived.
