@@ -349,6 +349,8 @@ async fn a_pooler_is_recognised_by_what_its_sessions_keep() {
 async fn a_busy_pooler_is_recognised_each_time() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, 4).await else { return };
+    // The tables may take a busy server longer than the short timeout.
+    drop(open(&server.url()).await);
     let url = server.url_at(pooler.addr());
     let (other, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

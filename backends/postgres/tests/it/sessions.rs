@@ -219,6 +219,8 @@ async fn releases_whose_rows_cannot_be_removed_end_no_other_lock() {
 #[tokio::test]
 async fn readers_are_refused_while_their_rows_cannot_be_written() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
+    // The tables may take a busy server longer than the short timeout.
+    drop(open(&format!("{}?method=advisory", server.url())).await);
     let backend = open(&format!("{}?method=advisory&timeout=4s", server.url())).await;
     let stays = claim("stays", LONG);
     let mut lost = hold_with_signal(&*backend, &stays).await;
@@ -516,8 +518,8 @@ async fn alternating_pooler_is_detected() {
 #[tokio::test]
 async fn sessions_that_become_shared_have_no_second_holder() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    // The tables may take a busy server longer than the short timeout.
-    drop(open(&server.url()).await);
+    // The tables of this method may take a busy server longer than the short timeout.
+    drop(open(&format!("{}?method=advisory", server.url())).await);
     for (sessions, turns) in [(1, 0), (2, 0), (2, 1)] {
         let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Session, 30).await else { return };
         let url = format!("{}?method=advisory&silence=10s&timeout=2s", server.url_at(pooler.addr()));
