@@ -165,6 +165,17 @@ mod tests {
     use crate::Store;
     use crate::world::Needs;
 
+    /// Waits until the standby has all that was written so far.
+    async fn await_standby(world: &World) {
+        match &world.servers {
+            Servers::Postgres { primary, .. } => primary.await_standbys(1).await.unwrap(),
+            Servers::MariaDb { primary, replica: Some(replica) } => {
+                replica.await_replication(primary).await.unwrap();
+            }
+            _ => panic!("the store has no standby"),
+        }
+    }
+
     /// Checks that the promoted server lacks writes that the primary confirmed after the standby was cut off.
     async fn loses_the_last_writes(store: Store) {
         let mut world = match World::start(store, Needs { standby: true, ..Needs::default() }).await {
@@ -177,7 +188,7 @@ mod tests {
             },
         };
         world.sql("CREATE TABLE written (n bigint)").await.unwrap();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        await_standby(&world).await;
         // A primary that is not killed would take writes for ever.
         let ended = Cell::new(false);
         let writes = async {
