@@ -10,7 +10,7 @@ use leasehold_core::{
     Renewal, Resource, Share, Step, Verdict, Wait,
 };
 use leasehold_redis::RedisBackend;
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, Reply};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -68,10 +68,12 @@ fn histories(passes: u32, length: usize) -> impl Strategy<Value = Vec<Call>> {
 
 /// Runs one history on both sides, on a resource of its own.
 struct Run<'a> {
+    server: &'a RedisServer,
     fifo: &'a RedisBackend,
     unordered: &'a RedisBackend,
     resource: Resource,
     lease: Duration,
+    calls: u32,
     endless: Patience,
     salt: [u8; 15],
     ledger: Ledger,
@@ -94,7 +96,12 @@ impl Run<'_> {
 
     fn claim(&self, n: u8, share: Share) -> Claim {
         let note = Note::new(&format!("claim {n}")).unwrap();
-        Claim::new(self.id(n), self.resource.clone(), share, self.lease).note(note)
+        Claim::new(self.id(n), self.resource.clone(), share, self.lease()).note(note)
+    }
+
+    /// Returns the lease of the present call. Long leases differ, so that none counts for another one's.
+    fn lease(&self) -> Duration {
+        if self.lease == SHORT_LEASE { self.lease } else { self.lease * (1 + self.calls % 3) }
     }
 
     /// Both sides answered the same, or time came in between.
@@ -117,7 +124,7 @@ impl Run<'_> {
             Way::Look => Wait::No,
             Way::Barge => Wait::Barging,
         };
-        let ask = Ask { id: claim.id, share, lease: self.lease, wait, note: claim.note.clone() };
+        let ask = Ask { id: claim.id, share, lease: claim.ttl, wait, note: claim.note.clone() };
         let expected = self.ledger.contend(&ask, self.now());
         let step = match way {
             Way::Stand => self.fifo.contend(&claim, &self.endless).await,
@@ -140,10 +147,11 @@ impl Run<'_> {
     }
 
     async fn call(&mut self, call: Call) {
+        self.calls += 1;
         match call {
             Call::Contend(n, share, way) => self.contend(n, share, way).await,
             Call::Renew(n, share) => {
-                let expected = self.ledger.renew(self.id(n), self.lease, self.now());
+                let expected = self.ledger.renew(self.id(n), self.lease(), self.now());
                 match renew(self.fifo, &self.claim(n, share)).await {
                     Renewal::Unknown(failure) => self.answered_late(&failure),
                     Renewal::Renewed => self.agree(&format!("{call:?}"), &true, &expected),
@@ -196,11 +204,31 @@ impl Run<'_> {
         self.agree("the line", &actual, &expected);
     }
 
+    /// The keys live for as long as what is in them, and each lease ends when the rule says.
+    async fn compare_ends(&mut self) {
+        let keys = ["held", "queue", "places", "claims"];
+        let keys = keys.map(|part| format!("{{lh:{}}}:{part}", self.resource.as_str()));
+        let command = [&["EVAL", ENDS, "4"][..], &keys.each_ref().map(String::as_str)].concat();
+        let Reply::Many(ends) = self.server.command(&command).await.unwrap() else { panic!("no ends") };
+        let mut ledger = self.ledger.clone();
+        let now = self.now();
+        ledger.expire(now);
+        for end in ends {
+            let end = end.into_text().unwrap();
+            let (id, left) = end.split_once(' ').unwrap();
+            let Some(held) = ledger.entries().iter().find(|entry| entry.id.to_hex() == id) else { continue };
+            let (left, expected) = (left.parse::<u64>().unwrap(), now.until(held.until));
+            let is_same = expected.abs_diff(Duration::from_millis(left)) < Duration::from_secs(1);
+            self.agree(&format!("the end of {id}, {left} ms and {expected:?}"), &is_same, &true);
+        }
+    }
+
     /// `false` where the machine was too slow for the history to mean anything.
     async fn run(mut self, history: &[Call]) -> bool {
         for call in history {
             self.call(*call).await;
             self.compare().await;
+            self.compare_ends().await;
             if self.is_slow {
                 return false;
             }
@@ -209,7 +237,33 @@ impl Run<'_> {
     }
 }
 
+/// Returns for how many milliseconds each lease lasts. Fails if a key ends before something in it does.
+const ENDS: &str = "
+    local held, queue, places, claims = unpack(KEYS)
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local ends, lease = {}, 0
+    local single = redis.call('MGET', held)[1]
+    if single then
+      ends[1] = string.sub(single, 1, 32) .. ' ' .. redis.call('PTTL', held)
+    else
+      local found = redis.call('ZRANGE', held, 0, -1, 'WITHSCORES')
+      for i = 1, #found, 2 do
+        lease = tonumber(found[i + 1])
+        ends[#ends + 1] = string.sub(found[i], 1, 32) .. ' ' .. string.format('%.0f', math.max(lease - now, 0))
+      end
+    end
+    local place = tonumber(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]) or 0
+    for key, stop in pairs({ [held] = lease, [queue] = place, [places] = place, [claims] = math.max(lease, place) }) do
+      local left = redis.call('PTTL', key)
+      if left == -1 or left >= 0 and now + left < stop then
+        return redis.error_reply('ERR ' .. key .. ' ends ' .. (stop - now - left) .. ' ms too early')
+      end
+    end
+    return ends";
+
 async fn run(
+    server: &RedisServer,
     fifo: &RedisBackend,
     unordered: &RedisBackend,
     name: &str,
@@ -219,10 +273,12 @@ async fn run(
     let mut salt = [0; 15];
     salt.copy_from_slice(&random_id().as_bytes()[..15]);
     let run = Run {
+        server,
         fifo,
         unordered,
         resource: resource(name),
         lease,
+        calls: 0,
         endless: endless(),
         salt,
         ledger: Ledger::new(Fence::default()),
@@ -247,8 +303,8 @@ fn any_history_is_answered_as_the_rule_says() {
     let slow = std::cell::Cell::new(0);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) };
     proptest!(config, |(history in histories(0, 60))| {
-        let name = format!("history {:?}", random_id().to_hex());
-        if !runtime.block_on(run(&fifo, &unordered, &name, TTL, &history)) {
+        let name = format!("history-{}", random_id().to_hex());
+        if !runtime.block_on(run(&server, &fifo, &unordered, &name, TTL, &history)) {
             slow.set(slow.get() + 1);
         }
     });
@@ -270,8 +326,8 @@ async fn ends_of_leases_and_places_are_those_of_the_rule() {
             (0..48).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
         // They sleep most of the time, so they run side by side.
         let runs = histories.iter().enumerate().map(async |(n, history)| {
-            let name = format!("history {round} {n}");
-            run(&fifo, &unordered, &name, SHORT_LEASE, history).await
+            let name = format!("history-{round}-{n}");
+            run(&server, &fifo, &unordered, &name, SHORT_LEASE, history).await
         });
         kept += join_all(runs).await.into_iter().filter(|kept| *kept).count();
         println!("{kept} histories were fast enough after round {round} of 48");

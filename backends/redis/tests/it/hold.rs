@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use leasehold_core::{Backend, Durability, FenceGrade, QueueOrder, Share, WaitMode};
+use leasehold_core::{Backend, Durability, FenceGrade, Note, QueueOrder, Share, WaitMode};
 use leasehold_testkit::{RedisServer, Reply};
 
 #[tokio::test]
@@ -168,6 +168,28 @@ async fn names_of_every_kind_are_apart() {
     assert_eq!(of("ü", None, 10).await, [umlauts.as_str()]);
     assert_eq!(of("*", None, 10).await, ["*"]);
     assert!(of("nothing", None, 10).await.is_empty() && of("a\n", None, 10).await.is_empty());
+}
+
+/// Another client continues the claim, and its note replaces the old one.
+#[tokio::test]
+async fn claim_beside_another_that_is_granted_again_has_the_new_note() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let share = Share::permits(1, 2).unwrap();
+    let [beside, claim] = [(); 2].map(|()| claim_of("job", share, Duration::from_secs(600)));
+    try_take(&backend, &beside).await.unwrap();
+    let fence = try_take(&backend, &claim).await.unwrap();
+    let seen = async || {
+        let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
+        let own = seen.holders.iter().find(|holder| holder.id == claim.id).unwrap();
+        (own.fence, own.since_unix_ms, own.note.as_str().to_owned())
+    };
+    let (_, since, _) = seen().await;
+    for note in ["first", "first", "second", ""] {
+        let again = claim.clone().note(Note::new(note).unwrap());
+        assert_eq!(try_take(&backend, &again).await, Some(fence));
+        assert_eq!(seen().await, (Some(fence), since, note.to_owned()));
+    }
 }
 
 #[tokio::test]
