@@ -291,7 +291,7 @@ impl Shared {
         let request = self.layout.queue_request(&self.layout.queue(resource));
         let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { conn.to_end().range(request).await }
+            async move { conn.into_ending().range(request).await }
         });
         self.layout.read_queue(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
     }
@@ -308,7 +308,7 @@ impl Shared {
             };
             let moved = self.cluster.ask(|conn| {
                 let request = request.clone();
-                async move { conn.to_end().txn(request).await }
+                async move { conn.into_ending().txn(request).await }
             });
             match moved.await {
                 Ok(answer) => {
@@ -348,7 +348,7 @@ impl Shared {
         let permit = self.releases.acquire(self.now()).await;
         let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { conn.to_end().txn(request).await }
+            async move { conn.into_ending().txn(request).await }
         });
         let asked = asked.await;
         drop(permit);

@@ -136,7 +136,7 @@ impl Member {
     /// Returns the connection as it is now.
     pub(crate) fn connection(&self, token: Option<MetadataValue<Ascii>>) -> Connection {
         let channel = self.connection.borrow().channel.clone();
-        Connection { channel, token, first: self.first.clone(), is_to_end: false }
+        Connection { channel, token, first: self.first.clone(), is_ending: false }
     }
 
     /// Returns which connection it is now, for [`Member::reconnect`].
@@ -172,7 +172,7 @@ pub(crate) struct Connection {
     token: Option<MetadataValue<Ascii>>,
     first: Arc<FirstAnswer>,
     /// `true` if answers may be those of a cluster whose history went back.
-    is_to_end: bool,
+    is_ending: bool,
 }
 
 /// The answer to a keep-alive: the term of the server that passed it on, and the ttl of each lease, 0
@@ -186,8 +186,8 @@ pub(crate) struct KeepAliveReply {
 impl Connection {
     /// Returns the connection for requests that only end claims of this client. Their ids are random, so they do no harm
     /// in a cluster whose history went back, and a claim of a request that was refused there is not left behind.
-    pub(crate) fn to_end(self) -> Connection {
-        Connection { is_to_end: true, ..self }
+    pub(crate) fn into_ending(self) -> Connection {
+        Connection { is_ending: true, ..self }
     }
 
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
@@ -293,7 +293,7 @@ impl Connection {
     }
 
     fn check_linearizable(&self, header: Option<Header>, floor: i64) -> Result<(), Status> {
-        match self.is_to_end {
+        match self.is_ending {
             true => self.first.check(header),
             false => self.first.check_linearizable(header, floor),
         }

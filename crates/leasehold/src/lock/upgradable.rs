@@ -251,7 +251,8 @@ impl Upgradable {
         };
         let granted = tokio::select! {
             biased;
-            granted = self.ask_to_write(&deadline) => granted,
+            // Boxed, because it is large, and a user may move it about.
+            granted = Box::pin(self.ask_to_write(&deadline)) => granted,
             Err(error) = unanswered => Err(error.with_op("upgrade").on(self.resource())),
         };
         let (guard, gate) = granted?;
