@@ -95,7 +95,7 @@ impl Crowd {
                 let mut lines = BufReader::new(output).lines();
                 while let Ok(Some(line)) = lines.next_line().await {
                     if let Ok(now) = serde_json::from_str(&line) {
-                        done.lock().unwrap_or_else(PoisonError::into_inner).take(now);
+                        done.lock().unwrap_or_else(PoisonError::into_inner).take(now, Instant::now());
                     }
                 }
             }
@@ -199,11 +199,16 @@ impl Crowd {
 }
 
 impl Progress {
-    fn take(&mut self, now: Done) {
+    fn take(&mut self, now: Done, at: Instant) {
         if now.acquired > self.done.acquired {
-            self.rose = Instant::now();
+            self.rose = at;
         }
         self.done = now;
+    }
+
+    /// Returns `true` if nothing was acquired for longer than this.
+    fn is_silent(&self, silence: Duration, at: Instant) -> bool {
+        at.duration_since(self.rose) > silence
     }
 }
 
@@ -214,11 +219,37 @@ impl Process {
 
     /// Returns `true` if it has acquired nothing for this time, in which it lived.
     fn is_silent(&self, silence: Duration) -> bool {
-        self.progress().rose.elapsed() > silence
+        self.progress().is_silent(silence, Instant::now())
     }
 
     /// Returns `true` if it ended by itself.
     fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_that_acquires_nothing_is_silent() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let done = |acquired, failed| Done { acquired, failed, ..Done::default() };
+        let mut progress = Progress { done: Done::default(), rose: start };
+        let silence = verdict::silence(Duration::from_secs(3_600));
+        assert_eq!(silence, Duration::from_secs(60));
+        for second in 1..100 {
+            progress.take(done(second, 0), at(second));
+            assert!(!progress.is_silent(silence, at(second + 60)));
+        }
+        // Failures are no acquisitions, and a repeated count is not a new one.
+        for second in 100..160 {
+            progress.take(done(99, second), at(second));
+        }
+        assert!(!progress.is_silent(silence, at(159)) && progress.is_silent(silence, at(160)));
+        progress.take(done(100, 160), at(160));
+        assert!(!progress.is_silent(silence, at(161)));
     }
 }

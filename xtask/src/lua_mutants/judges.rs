@@ -1,6 +1,6 @@
 //! The test programs that judge a changed script, and one run of them.
 //!
-//! A test that passes while a script is replaced by an error does not run it, and so is not asked about changes of it.
+//! A test that passes while a script is replaced by an error mostly does not run it, and so is asked about changes last.
 //! The programs of a group run side by side: most tests wait for a lease most of the time. A run ends with the first
 //! test that fails. The servers of the tests end with their process, however it ends.
 
@@ -60,7 +60,7 @@ struct Judge {
     limit: Duration,
 }
 
-/// The tests that run one script, in groups.
+/// The tests for one script, in groups.
 pub(super) struct Court<'a> {
     groups: Vec<Vec<Judge>>,
     temporary: &'a Path,
@@ -138,19 +138,24 @@ impl Judges {
         Ok(())
     }
 
-    /// Returns the tests that run this script: those that do not pass if it is replaced by an error.
+    /// Returns the tests for this script, first those that do not pass if it is replaced by an error.
     pub(super) fn of_script(&self, script: &str, broken: &Path) -> Result<Court<'_>, String> {
         let panel = self.panels.iter().find(|(folder, _)| script.starts_with(folder));
         let (_, groups) = panel.ok_or_else(|| format!("{script}: no tests are known for its folder"))?;
         let mut court = Court { groups: Vec::new(), temporary: &self.temporary };
+        let mut others = Vec::new();
         for group in groups {
             let passed = at_once(group, |judge| judge.passed(broken, &self.temporary))?;
-            let reaching = group.iter().zip(passed).filter_map(|(judge, passed)| {
-                let tests: Vec<String> =
-                    judge.tests.iter().filter(|test| !passed.contains(*test)).cloned().collect();
-                (!tests.is_empty()).then(|| Judge { tests, ..judge.clone() })
-            });
-            court.groups.push(reaching.collect());
+            let mut reaching = Vec::new();
+            for (judge, passed) in group.iter().zip(passed) {
+                let (others_of_it, tests): (Vec<_>, Vec<_>) =
+                    judge.tests.iter().cloned().partition(|test| passed.contains(test));
+                reaching.extend((!tests.is_empty()).then(|| Judge { tests, ..judge.clone() }));
+                others.extend(
+                    (!others_of_it.is_empty()).then(|| Judge { tests: others_of_it, ..judge.clone() }),
+                );
+            }
+            court.groups.push(reaching);
         }
         let count: usize = court.groups.iter().flatten().map(|judge| judge.tests.len()).sum();
         if count == 0 {
@@ -159,6 +164,8 @@ impl Judges {
             ));
         }
         println!("{script}: {count} tests run it");
+        // Some tests expect a failure, so they pass as well. They are asked last.
+        court.groups.push(others);
         Ok(court)
     }
 }
@@ -298,7 +305,7 @@ fn watch(
     stop: Option<&AtomicBool>,
 ) -> std::io::Result<End> {
     let begin = Instant::now();
-    let mut end = End::default();
+    let (mut end, mut ended_at) = (End::default(), None);
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok(line) => {
@@ -314,13 +321,16 @@ fn watch(
                 end.has_failed |= !child.wait()?.success();
                 return Ok(end);
             }
-            // A process that it has left may keep the output open.
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(status) = child.try_wait()? {
+            // A process that it has left may keep the output open; what it wrote itself is there within a moment.
+            Err(RecvTimeoutError::Timeout) => match (child.try_wait()?, ended_at) {
+                (None, _) => {}
+                (Some(_), None) => ended_at = Some(Instant::now()),
+                (Some(status), Some(at)) if at.elapsed() > LAST_LINES => {
                     end.has_failed |= !status.success();
                     return Ok(end);
                 }
-            }
+                (Some(_), Some(_)) => {}
+            },
         }
         if let Some(stop) = stop {
             if end.has_failed {
@@ -341,6 +351,8 @@ fn watch(
 const LONGEST: Duration = Duration::from_secs(300);
 /// The shortest time after which a program counts as hanging.
 const SHORTEST: Duration = Duration::from_secs(60);
+/// The time in which the last lines of a program that has ended arrive.
+const LAST_LINES: Duration = Duration::from_secs(1);
 const WIDTH: &str = "4";
 
 #[cfg(test)]
@@ -416,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_pass_with_an_error_in_its_place_do_not_run_a_script() {
+    fn tests_that_pass_with_an_error_in_its_place_are_asked_last() {
         let running = judge("echo 'test a ... ok'; echo 'test b::c ... FAILED'; exit 101", LONG);
         let other = judge("echo 'test a ... ok'; echo 'test b::c ... ok'", LONG);
         let judges = Judges {
@@ -424,8 +436,9 @@ mod tests {
             temporary: std::env::temp_dir(),
         };
         let court = judges.of_script("protocol/a.lua", Path::new("/nowhere")).unwrap();
-        let tests: Vec<&[String]> = court.groups.iter().flatten().map(|judge| &judge.tests[..]).collect();
-        assert_eq!(tests, [["b::c".to_owned()]]);
+        let tests: Vec<String> = court.groups.iter().flatten().map(|judge| judge.tests.join(" ")).collect();
+        // Behind it is what passed: it may expect a failure.
+        assert_eq!(tests, ["b::c", "a b::c", "a b::c", "a"]);
         let none = Judges { panels: vec![("protocol/", [vec![other.clone()], vec![]])], ..judges };
         assert!(none.of_script("protocol/a.lua", Path::new("/nowhere")).is_err());
         for judge in [running, other] {

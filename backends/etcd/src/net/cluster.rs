@@ -155,14 +155,12 @@ impl Cluster {
             foreign =
                 Some(&failure).filter(|failure| failure.kind == FailureKind::Foreign).cloned().or(foreign);
             let all_were_asked = tries % self.members.len() == 0;
-            if all_were_asked && let Some(failure) = foreign {
-                // Servers answer, and no other one does better: they are not the cluster that this client knows.
-                self.outage.answered();
-                return Err(given_up(Refusal::Failed(failure), doubt));
-            }
             if all_were_asked {
-                self.outage.failed(since, &failure, probe.as_ref());
-                drop(probe.take());
+                self.end_round(foreign.is_some(), since, &failure, probe.take());
+            }
+            if let Some(foreign) = foreign.take_if(|_| all_were_asked && tries > self.members.len()) {
+                // In two rounds no server did better: they are not the cluster that this client knows.
+                return Err(given_up(Refusal::Failed(foreign), doubt));
             }
             if over.is_elapsed() {
                 // A try that the limit has cut off says less than the one before it.
@@ -178,6 +176,14 @@ impl Cluster {
                 }
                 since = self.outage.answers();
             }
+        }
+    }
+
+    /// Records a round in which no server did what was asked.
+    fn end_round(&self, is_answered: bool, since: u64, failure: &Failure, probe: Option<Probe<'_>>) {
+        match is_answered {
+            true => self.outage.answered(),
+            false => self.outage.failed(since, failure, probe.as_ref()),
         }
     }
 

@@ -209,7 +209,14 @@ impl Run<'_> {
         let keys = ["held", "queue", "places", "claims"];
         let keys = keys.map(|part| format!("{{lh:{}}}:{part}", self.resource.as_str()));
         let command = [&["EVAL", ENDS, "4"][..], &keys.each_ref().map(String::as_str)].concat();
-        let Reply::Many(ends) = self.server.command(&command).await.unwrap() else { panic!("no ends") };
+        let asked = self.server.command(&command).await;
+        // On a machine that stands still, the answer comes too late, and the two clocks of the script differ.
+        self.is_slow |= self.stretch.elapsed() > STRETCH;
+        let ends = match asked {
+            Ok(Reply::Many(ends)) => ends,
+            _ if self.is_slow => return,
+            other => panic!("{other:?}"),
+        };
         let mut ledger = self.ledger.clone();
         let now = self.now();
         ledger.expire(now);

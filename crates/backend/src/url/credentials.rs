@@ -1,6 +1,6 @@
 //! The login, and where the password comes from.
 
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,10 +48,11 @@ impl Credentials {
         credentials.check().map(|()| credentials)
     }
 
-    /// Names a file that holds the password. A line break at its end is not
-    /// part of it.
+    /// Names a file that holds the password. A line break at its end is not part of it. A relative path is one of the
+    /// folder that the process is in now, also at later logins.
     pub fn read_from(&mut self, path: impl Into<PathBuf>) {
-        self.file = Some(path.into());
+        let path = path.into();
+        self.file = Some(absolute(&path).unwrap_or(path));
     }
 
     /// Checks that at most one password is given.

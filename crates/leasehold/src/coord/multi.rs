@@ -109,13 +109,18 @@ impl MultiLock {
         // One watch for each lock and not for each pair of a lock and a wait.
         let mut losses = FuturesUnordered::new();
         for part in parts {
-            let wait = limit
-                .map_or(Wait::Forever, |limit| Wait::For(limit.saturating_sub(clock.now().since(began))));
+            let asking = async {
+                match limit {
+                    Some(limit) => part.try_hold_within(limit, clock.now().since(began)).await,
+                    None => part.try_hold(Wait::Forever).await,
+                }
+            };
             // A lock that is held already may be lost meanwhile: then waiting longer is pointless.
             let held = tokio::select! {
                 biased;
                 Some(loss) = losses.next() => return Err(Loss::error(&loss, "lock")),
-                held = part.try_hold(wait) => held?,
+                // Boxed, because it is large.
+                held = Box::pin(asking) => held?,
             };
             match held {
                 Some(held) => {

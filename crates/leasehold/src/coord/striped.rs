@@ -471,7 +471,8 @@ fn hashed(key: &[u8]) -> u64 {
 /// Waits for up to `limit`; `None` if that is over, and the wait has left all queues. A client that
 /// closes reports that itself.
 async fn within<T>(engine: &Engine, limit: Duration, waiting: impl Future<Output = T>) -> Option<T> {
-    match select(pin!(waiting), pin!(engine.sleep(limit))).await {
+    let end = engine.clock().now().after(limit);
+    match select(pin!(waiting), pin!(engine.sleep_until(end))).await {
         Either::Left((outcome, _)) => Some(outcome),
         Either::Right((false, waiting)) => Some(waiting.await),
         Either::Right((true, _)) => None,

@@ -10,9 +10,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience};
 
 use super::Engine;
+use crate::clock::CLOCK_READ_INTERVAL;
 use crate::error::Error;
 use crate::panics::{answered, contained};
 
@@ -93,6 +94,20 @@ impl Engine {
             () = self.closed.cancelled() => false,
             () = self.sleep_on(length) => true,
         }
+    }
+
+    /// Sleeps until this time by the client's clock, which goes on while the machine is suspended. By the timer of the
+    /// runtime it sleeps no longer than it would have to. Returns `false` at once if the client closes.
+    pub(crate) async fn sleep_until(&self, end: Moment) -> bool {
+        let mut left = self.clock.now().until(end);
+        while !left.is_zero() {
+            let part = left.min(CLOCK_READ_INTERVAL);
+            if !self.sleep(part).await {
+                return false;
+            }
+            left = (left - part).min(self.clock.now().until(end));
+        }
+        true
     }
 
     /// Sleeps as [`Engine::sleep`] does, even if the client closes.

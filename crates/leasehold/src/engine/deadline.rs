@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leasehold_core::Moment;
 
-use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::{Engine, Wait};
 
 /// The deadline of one caller's wait.
@@ -53,15 +52,13 @@ impl Deadline {
 
     /// Waits until the deadline has passed; never returns if the client closes first.
     pub(crate) async fn passed(&self) {
-        loop {
-            let left = match self.left() {
-                Wait::No | Wait::For(Duration::ZERO) => return,
-                Wait::For(left) => left,
-                Wait::Forever => return std::future::pending().await,
-            };
-            if !self.engine.sleep(left.min(CLOCK_READ_INTERVAL)).await {
-                return std::future::pending().await;
-            }
+        let end = match self.wait {
+            Wait::No => return,
+            Wait::For(limit) => self.began.after(limit),
+            Wait::Forever => return std::future::pending().await,
+        };
+        if !self.engine.sleep_until(end).await {
+            std::future::pending().await
         }
     }
 }

@@ -27,7 +27,8 @@ impl Engine {
         seen: Option<&SnapshotVersion>,
         limit: Duration,
     ) -> Result<Snapshot> {
-        let patience = Patience::until(self.clock.clone(), self.clock.now().after(limit));
+        let end = self.clock.now().after(limit);
+        let patience = Patience::until(self.clock.clone(), end);
         let leaving = EndOnDrop(patience.clone());
         let waits = seen.is_some();
         let (backend, sought, seen) = (self.backend.clone(), resource.clone(), seen.cloned());
@@ -49,7 +50,7 @@ impl Engine {
         let outcome = tokio::select! {
             biased;
             outcome = &mut request => outcome,
-            is_open = self.sleep(limit) => {
+            is_open = self.sleep_until(end) => {
                 // A caller that asks again after an unchanged state would do so without a pause.
                 if waits && !is_open {
                     return Err(Error::closed("inspect").on(resource));

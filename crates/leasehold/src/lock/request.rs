@@ -1,6 +1,7 @@
 //! A lock with its requested share, so that locks of different kinds fit into one list.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_core::{Clock, Resource, Share};
 
@@ -93,6 +94,16 @@ impl LockRequest {
 
     pub(crate) async fn try_hold(&self, wait: Wait) -> Result<Option<Guard>> {
         self.lock.try_hold(self.share()?, wait).await
+    }
+
+    /// Acquires the lock within the rest of a wait of `limit` for several. If nothing is left of it, the store is asked
+    /// once, and has the time of one answer.
+    pub(crate) async fn try_hold_within(&self, limit: Duration, waited: Duration) -> Result<Option<Guard>> {
+        let asking = self.try_hold(Wait::For(limit.saturating_sub(waited)));
+        match waited < limit || limit.is_zero() {
+            true => asking.await,
+            false => self.lock.engine.with_answer_limit(waited, asking).await,
+        }
     }
 }
 

@@ -202,6 +202,22 @@ async fn close_does_not_wait_for_the_last_answer() {
     assert_eq!(waits.await.unwrap(), (ErrorKind::Closed, ms(2_000)));
 }
 
+/// The first lock is granted by an answer after the limit, and then the store falls silent.
+#[tokio::test(start_paused = true)]
+async fn each_lock_of_several_has_the_time_of_one_answer_after_the_limit() {
+    let store = Store::in_virtual_time();
+    let (locks, wire) = store.client();
+    wire.set(Verb::Contend, Mode::LateReply(ms(1_500)));
+    let both = locks.lock_all(["a", "b"]);
+    let began = Instant::now();
+    let waits = tokio::spawn(async move { both.try_lock_for(ms(1_000)).await });
+    tokio::time::sleep(ms(1_200)).await;
+    wire.set(Verb::Contend, Mode::LateReply(ms(20_000)));
+    let failed = waits.await.unwrap().unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::OutcomeUnknown, "{failed}");
+    assert!(began.elapsed() < ms(3_600), "{:?}", began.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
     let store = Store::new();
