@@ -1,5 +1,6 @@
 //! Fuzz targets: what servers answer, what other clients write, and URLs.
 
+use futures_util::FutureExt;
 use leasehold_core::Resource;
 use leasehold_fuzz::{Target, kind_of_url};
 use redis::Value;
@@ -7,10 +8,13 @@ use redis::Value;
 use crate::RedisConfig;
 use crate::RedlockConfig;
 use crate::compat::reading;
+use crate::net::pubsub_conn;
 use crate::net::replies::read;
+use crate::net::subscriber::{self, Notification};
 use crate::protocol::error;
 use crate::protocol::reply;
 use crate::protocol::slots::{View, slot_of};
+use crate::topology::sentinel::named_by;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -99,6 +103,57 @@ fn cluster_nodes() {
         }
         let owned = (0..16_384).filter(|slot| view.owner(*slot).is_some()).count();
         format!("{} {}", view.primaries().count().min(3), owned == 0)
+    });
+}
+
+#[test]
+fn sentinel_answer() {
+    let seed = "*10\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n$4\r\n6379\r\n$5\r\nflags\r\n$6\r\nmaster\r\n\
+                $12\r\nconfig-epoch\r\n$1\r\n3\r\n$10\r\nnum-slaves\r\n$1\r\n2\r\n";
+    let words =
+        ["failover_in_progress", "s_down", "$-1\r\n", "*-1\r\n", "-IDONTKNOW no\r\n", "65536", "%2\r\n"];
+    Target::new("sentinel", HERE).seed(seed).words(&words).run(|input| {
+        let Ok(Some((value, _))) = read(input) else { return "no value" };
+        if named_by(value).is_some() { "a primary" } else { "not understood" }
+    });
+}
+
+/// What arrives on a connection with subscriptions.
+#[test]
+fn subscription() {
+    let seeds = [
+        "*3\r\n$7\r\nmessage\r\n$5\r\n{a}:w\r\n$8\r\n0123abcd\r\n",
+        "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+        "*3\r\n$12\r\nsunsubscribe\r\n$-1\r\n:0\r\n",
+        "-MOVED 866 127.0.0.1:7001\r\n",
+        "+PONG\r\n",
+    ];
+    let words = ["\r\n", "$", "*", ":", "*4\r\n", "$-1\r\n", "pmessage", "$1000000\r\n"];
+    Target::new("subscription", HERE).seeds(seeds).words(&words).run(|input| {
+        let mut rest = input;
+        let Some(Ok(reply)) = pubsub_conn::read(&mut rest).now_or_never() else {
+            return "refused".to_owned();
+        };
+        // What follows changes nothing, and a part is no reply.
+        let used = &input[..input.len() - rest.len()];
+        assert_eq!(pubsub_conn::read(&mut &*used).now_or_never().unwrap().unwrap(), reply);
+        assert!(pubsub_conn::read(&mut &used[..used.len() - 1]).now_or_never().unwrap().is_err());
+        format!("{:?}", std::mem::discriminant(&reply))
+    });
+}
+
+/// What a client publishes about a lock.
+#[test]
+fn notification() {
+    let words = ["+", "=", " ", "-", "ffffffff", "100000000"];
+    let seeds = ["-", "*", "0123abcd", "+0123abcd=7530 0123abcd", "0123abcd 4567ef01", ""];
+    Target::new("notification", HERE).seeds(seeds).words(&words).run(|input| {
+        match subscriber::parse(input) {
+            Notification::Freed => "freed",
+            Notification::Changed => "changed",
+            Notification::Called { lease: Some(_), .. } => "granted",
+            Notification::Called { .. } => "called",
+        }
     });
 }
 

@@ -254,8 +254,8 @@ const BACKLOG: usize = 1024;
 const MAX_PARTS: usize = 16;
 const MAX_BYTES: usize = 64 * 1024;
 
-#[derive(Debug)]
-enum Reply {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
     Status,
     Error(String),
     Many(Vec<Vec<u8>>),
@@ -270,7 +270,8 @@ async fn read_all(mut stream: BufReader<ReadHalf<Box<dyn Duplex>>>, replies: mps
     }
 }
 
-async fn read(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Reply> {
+/// Reads a reply or a message.
+pub(crate) async fn read(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Reply> {
     let line = read_line(stream).await?;
     let (kind, rest) = line.split_at_checked(1).ok_or_else(malformed)?;
     match kind {

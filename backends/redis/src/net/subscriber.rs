@@ -521,7 +521,8 @@ async fn maintain(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subsc
     conn.unsubscribe(unused).await
 }
 
-fn parse(payload: &[u8]) -> Notification {
+/// Reads a message about one resource.
+pub(crate) fn parse(payload: &[u8]) -> Notification {
     match payload {
         b"-" => Notification::Freed,
         _ => {

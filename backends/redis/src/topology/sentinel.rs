@@ -28,6 +28,13 @@ use crate::net::timer;
 use crate::protocol::error;
 use verdict::{Answer, Named, Verdict};
 
+/// Returns the primary that an answer to `SENTINEL MASTER` names, if it is understood; for a fuzz target.
+#[cfg(test)]
+pub(crate) fn named_by(answer: Value) -> Option<(Host, u64)> {
+    let named = Answer::read(answer).ok()?.settled()?.clone();
+    Some((named.host, named.epoch))
+}
+
 /// The Sentinels of one primary.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
