@@ -5,5 +5,6 @@ pub(crate) mod error;
 pub(crate) mod limiter;
 pub(crate) mod member;
 pub(crate) mod outage;
+pub(crate) mod rounds;
 pub(crate) mod secured;
 pub(crate) mod watcher;

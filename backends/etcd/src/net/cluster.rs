@@ -23,6 +23,7 @@ use crate::config::{EtcdConfig, Order};
 use crate::net::error::{Advice, Refusal, judge};
 use crate::net::member::{Connection, Member, OTHER_CLUSTER};
 use crate::net::outage::{Outage, Probe};
+use crate::net::rounds::{Round, Rounds};
 use crate::protocol::proto::{AuthenticateRequest, StatusResponse};
 
 /// All servers.
@@ -111,14 +112,14 @@ impl Cluster {
     {
         let part = (limit / TRIES).max(MIN_PART);
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
-        let (mut doubt, mut logins, mut tries) = (false, 0, 0);
-        let (mut last_failure, mut foreign) = (None, None);
+        let (mut doubt, mut logins, mut rounds) = (false, 0, Rounds::of(self.members.len()));
+        let mut last_failure = None;
         let mut since = self.outage.answers();
         let mut probe = self.turn(pace, over.as_mut(), doubt).await?;
         loop {
             let chosen = self.choose();
             let asking = timeout(part.min(limit), self.ask_one(&chosen, &ask));
-            let asked = match (tries, logins) {
+            let asked = match (rounds.tries(), logins) {
                 // A part of the time cannot outlast the whole, and nearly always it is the only one:
                 // one timer is enough.
                 (0, 0) => asking.await.ok(),
@@ -151,16 +152,13 @@ impl Cluster {
             self.prefer_next(&chosen);
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
-            tries += 1;
-            foreign =
-                Some(&failure).filter(|failure| failure.kind == FailureKind::Foreign).cloned().or(foreign);
-            let all_were_asked = tries % self.members.len() == 0;
-            if all_were_asked {
-                self.end_round(foreign.is_some(), since, &failure, probe.take());
-            }
-            if let Some(foreign) = foreign.take_if(|_| all_were_asked && tries > self.members.len()) {
-                // In two rounds no server did better: they are not the cluster that this client knows.
-                return Err(given_up(Refusal::Failed(foreign), doubt));
+            let round = rounds.failed(&failure);
+            match &round {
+                Round::Open => {}
+                Round::Over { is_answered } => {
+                    self.end_round(*is_answered, since, &failure, probe.take());
+                }
+                Round::Foreign(foreign) => return Err(given_up(Refusal::Failed(foreign.clone()), doubt)),
             }
             if over.is_elapsed() {
                 // A try that the limit has cut off says less than the one before it.
@@ -168,7 +166,7 @@ impl Cluster {
                 return Err(given_up(Refusal::Failed(reported), doubt));
             }
             last_failure = Some(failure);
-            if all_were_asked {
+            if !matches!(round, Round::Open) {
                 probe = self.turn(pace, over.as_mut(), doubt).await?;
                 if probe.is_none() {
                     // Other requests are answered: it is this one that asks for too much.
