@@ -1,6 +1,6 @@
 //! The login, and where the password comes from.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -48,11 +48,10 @@ impl Credentials {
         credentials.check().map(|()| credentials)
     }
 
-    /// Names a file that holds the password. A line break at its end is not part of it. A relative path is one of the
-    /// folder that the process is in now, also at later logins.
+    /// Names a file that holds the password. A line break at its end is not
+    /// part of it.
     pub fn read_from(&mut self, path: impl Into<PathBuf>) {
-        let path = path.into();
-        self.file = Some(absolute(&path).unwrap_or(path));
+        self.file = Some(path.into());
     }
 
     /// Checks that at most one password is given.

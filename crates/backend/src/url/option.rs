@@ -1,6 +1,6 @@
 //! The declaration of one option of a URL.
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -131,9 +131,11 @@ impl UrlOption<String> {
 }
 
 impl UrlOption<PathBuf> {
-    /// Declares the path of a file.
+    /// Declares the path of a file. A relative one is of the folder that the process is in when the URL is read: the
+    /// file is read again for later connections, when a daemon may be in another folder.
     pub const fn file(name: &'static str) -> UrlOption<PathBuf> {
-        UrlOption::of(name, Shape::File, |_, text| Some(PathBuf::from(text))).example("/path/to/file")
+        let read = |_: &UrlOption<PathBuf>, text: &str| Some(absolute(text).unwrap_or_else(|_| text.into()));
+        UrlOption::of(name, Shape::File, read).example("/path/to/file")
     }
 
     /// Declares a path from the root.

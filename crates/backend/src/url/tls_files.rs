@@ -1,6 +1,6 @@
 //! The PEM files of a TLS connection.
 
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 
 use leasehold_core::Failure;
 
@@ -20,14 +20,12 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads the options of the files. A relative path is one of the folder that the process is in now: the files are
-    /// read again for later connections, when a daemon may be in another one.
+    /// Reads the options of the files.
     ///
     /// # Errors
     /// `Invalid` if one has a value that is not allowed.
     pub fn of(options: &Options) -> Result<TlsFiles, Failure> {
-        let file = |option| Ok(options.find::<PathBuf>(option)?.map(|path| absolute(&path).unwrap_or(path)));
-        Ok(TlsFiles { ca: file(&CA)?, cert: file(&CERT)?, key: file(&KEY)? })
+        Ok(TlsFiles { ca: options.find(&CA)?, cert: options.find(&CERT)?, key: options.find(&KEY)? })
     }
 
     /// Returns the text of the authorities' file, if one is named.
