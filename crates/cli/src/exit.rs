@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-use leasehold::backend::FailureKind;
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
@@ -94,7 +93,7 @@ impl Exit {
             ErrorKind::Lost(_) => Exit::Lost,
             ErrorKind::Unsupported | ErrorKind::Denied | ErrorKind::Deadlock => Exit::Refused,
             // Data of another program under this name is not a mistake on the command line.
-            ErrorKind::Invalid if is_foreign(error) => Exit::Refused,
+            ErrorKind::Invalid if error.is_foreign() => Exit::Refused,
             ErrorKind::Invalid => Exit::Usage,
             _ => Exit::Unavailable,
         }
@@ -146,10 +145,6 @@ impl From<std::io::Error> for Problem {
         }
         Problem::new(Exit::Output, format!("cannot write the output: {error}"))
     }
-}
-
-fn is_foreign(error: &Error) -> bool {
-    error.failure().is_some_and(|failure| failure.kind == FailureKind::Foreign)
 }
 
 #[cfg(test)]

@@ -203,6 +203,12 @@ impl Error {
         self.effect == Effect::Unknown
     }
 
+    /// Returns `true` if the store has something that is not of leasehold, or is not the one that the client knew: no
+    /// mistake of the caller, although the kind is `Invalid`.
+    pub fn is_foreign(&self) -> bool {
+        self.failure().is_some_and(|failure| failure.kind == FailureKind::Foreign)
+    }
+
     /// Returns `true` if this is the loss of a lock that was held.
     pub fn is_lost(&self) -> bool {
         matches!(self.kind, ErrorKind::Lost(_))

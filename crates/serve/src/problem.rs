@@ -5,7 +5,6 @@
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
-use leasehold::backend::FailureKind;
 use leasehold::{Error, ErrorKind};
 use serde::{Serialize, Serializer};
 
@@ -137,7 +136,7 @@ impl From<Error> for Problem {
             ErrorKind::OutcomeUnknown => Code::OutcomeUnknown,
             ErrorKind::Unsupported => Code::Unsupported,
             // Not a mistake of the client.
-            ErrorKind::Invalid if is_foreign(&error) => Code::Foreign,
+            ErrorKind::Invalid if error.is_foreign() => Code::Foreign,
             ErrorKind::Invalid => Code::InvalidRequest,
             ErrorKind::Denied => Code::Denied,
             ErrorKind::Closed => Code::Closing,
@@ -146,10 +145,6 @@ impl From<Error> for Problem {
         };
         Problem::new(code, error.to_string())
     }
-}
-
-fn is_foreign(error: &Error) -> bool {
-    error.failure().is_some_and(|failure| failure.kind == FailureKind::Foreign)
 }
 
 #[cfg(test)]
