@@ -118,7 +118,7 @@ fn sentinel_answer() {
     });
 }
 
-/// What arrives on a connection with subscriptions.
+/// Reads replies and messages of a connection for subscriptions.
 #[test]
 fn subscription() {
     let seeds = [
@@ -142,7 +142,7 @@ fn subscription() {
     });
 }
 
-/// What a client publishes about a lock.
+/// Reads messages that clients publish about a lock.
 #[test]
 fn notification() {
     let words = ["+", "=", " ", "-", "ffffffff", "100000000"];

@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Sleeps until this time by the client's clock, which goes on while the machine is suspended. By the timer of the
+    /// Sleeps until this time by the client's clock, which continues while the machine is suspended. By the timer of the
     /// runtime it sleeps no longer than it would have to. Returns `false` at once if the client closes.
     pub(crate) async fn sleep_until(&self, end: Moment) -> bool {
         let mut left = self.clock.now().until(end);

@@ -190,7 +190,7 @@ async fn a_suspend_counts_for_the_limit_of_a_wait() {
     tokio::time::sleep(ms(5_000)).await;
     world.clock.sleeps(ms(120_000));
     tokio::time::sleep(ms(2_500)).await;
-    assert!(waits.is_finished(), "the wait goes on behind its limit");
+    assert!(waits.is_finished(), "it waits beyond its limit");
     assert!(waits.await.unwrap().unwrap().is_none());
     guard.release().await.unwrap();
 }
