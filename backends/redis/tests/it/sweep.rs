@@ -58,6 +58,37 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
     assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 0);
 }
 
+/// A waiter that dies when it was called leaves keys behind, which outlive its place.
+#[tokio::test]
+async fn keys_of_claims_that_have_ended_go_too() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let (held, waits) = (claim_of("job", Share::MUTEX, Duration::from_secs(600)), mutex("job"));
+    try_take(&backend, &held).await.unwrap();
+    let endless = endless();
+    tokio::select! {
+        _ = take(&backend, &waits, &endless) => panic!("it is held"),
+        () = until("somebody waits", async || is_awaited(&backend, &held).await) => {}
+    }
+    assert!(freed(&backend, &held).await);
+    until("its place ends", async || !is_awaited(&backend, &held).await).await;
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1, "{:?}", keys(&server).await);
+    assert_eq!(keys(&server).await.len(), 1, "the floor");
+    // A claim that came before the queue was evicted may still be asking.
+    server.command(&["ZADD", "{lh:job}:queue", "1", &format!("{}:1:1", "a".repeat(32))]).await.unwrap();
+    server.command(&["SET", "{lh:job}:fence", "17"]).await.unwrap();
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 0);
+    // Keys of another program stay.
+    server.command(&["DEL", "{lh:job}:queue"]).await.unwrap();
+    for part in ["held", "queue", "places", "claims"] {
+        let key = format!("{{lh:job}}:{part}");
+        server.command(&["SET", &key, "mine"]).await.unwrap();
+        assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 0, "{part}");
+        server.command(&["DEL", &key]).await.unwrap();
+    }
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1);
+}
+
 #[tokio::test]
 async fn a_sweep_of_a_prefix_leaves_other_names() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
