@@ -398,7 +398,8 @@ const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
 /// The argument that names the first copy of the caller, after the leader and the signal.
 const FIRST_COPY: usize = LEADER + 2;
-const END_LIMIT: Duration = Duration::from_millis(200);
+/// A warden that is killed ends once it has a core.
+const END_LIMIT: Duration = Duration::from_secs(5);
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
