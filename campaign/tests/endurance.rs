@@ -84,7 +84,8 @@ async fn processes_that_end_by_themselves_are_not_flat() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_acquire_nothing_are_not_flat() {
     let folder = tempfile::tempdir().unwrap();
-    let mut endurance = of_seconds(Store::File, 2, folder.path());
+    // Long enough for a process to print something on a busy machine.
+    let mut endurance = of_seconds(Store::File, 8, folder.path());
     let script = r#"read orders
         mkdir "$0" 2>/dev/null && exec cat
         number=0

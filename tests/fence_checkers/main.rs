@@ -17,7 +17,7 @@ use std::time::Duration;
 use leasehold::Client;
 use leasehold_testkit::peers::Peer;
 use leasehold_testkit::{
-    EtcdCluster, MariaDbServer, PostgresServer, RedisServer, ZooKeeperEnsemble, require,
+    Directory, EtcdCluster, MariaDbServer, PostgresServer, RedisServer, ZooKeeperEnsemble, require,
 };
 
 use columns::At;
@@ -95,8 +95,9 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
 }
 
 /// A store of locks whose leases end while their holder is stopped, without a server.
-fn leases() -> (tempfile::TempDir, String) {
-    let dir = tempfile::tempdir().unwrap();
+fn leases() -> (Directory, String) {
+    // A shared disk sometimes takes seconds to sync, and the leases are short.
+    let dir = Directory::create_in_memory("sqlite").unwrap();
     let url = format!("sqlite:{}", dir.path().join("locks.db").display());
     (dir, url)
 }

@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Durability, Fence};
+use leasehold::{Durability, Fence};
 use leasehold_testkit::peers::Peer;
 use leasehold_testkit::{Proxy, Way};
-use leasehold_tests::{Campaign, Ensemble, campaign::NAME};
+use leasehold_tests::{Campaign, Ensemble, campaign::NAME, opened};
 
 /// Of a lease, or of a session.
 const TTL: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ async fn leaders_are_killed(store: &str, campaign: &Campaign, rounds: usize) {
 /// profile says so. It proposes them for up to [`REVOKES`], also by way of the new leader. A server that is stopped
 /// meanwhile keeps its proposals until it resumes, so the deposed one is not the next to hang.
 async fn servers_hang(store: &str, campaign: &Campaign, rounds: usize) {
-    let client = Client::open(&campaign.ensemble.url(TTL)).await.unwrap();
+    let client = opened(&campaign.ensemble.url(TTL)).await;
     let may_revoke = client.profile().durability == Durability::LostOnFailover;
     client.close(TTL).await;
     let mut gaps = Vec::new();
@@ -109,7 +109,7 @@ async fn a_client_is_cut_off(store: &str, campaign: &Campaign, rounds: usize) {
         proxies.push(Proxy::start(addr).await.unwrap());
     }
     let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
-    let locks = Client::open(&campaign.ensemble.url_at(&addrs, TTL)).await.unwrap();
+    let locks = opened(&campaign.ensemble.url_at(&addrs, TTL)).await;
     let mut told = Vec::new();
     for _ in 0..rounds {
         let guard = Arc::new(locks.mutex(NAME).ttl(TTL).lock().await.unwrap());

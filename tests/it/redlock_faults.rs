@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::fenced::FenceGate;
 use leasehold::{Client, Error, ErrorKind, Fence, FenceGrade, LossCause, Severity, Tuning};
 use leasehold_conformance::calls::{claim, take};
-use leasehold_testkit::{Data, RedisQuorum, RedisServer, Reply};
+use leasehold_testkit::{Data, Lateness, RedisQuorum, RedisServer, Reply};
 use leasehold_tests::{arm, opened_with, redlock, renewed};
 
 /// The time for which a server that has forgotten is not counted: this and a second, and the rest of one.
@@ -57,6 +57,7 @@ async fn a_minority_that_hangs_or_is_dead_slows_no_grant() {
     servers.server(0).stop().unwrap();
     servers.server(3).kill().unwrap();
     let mut took = Vec::new();
+    let lateness = Lateness::watch();
     for n in 0..15 {
         let began = Instant::now();
         let guard = locks.mutex(format!("job/{n}")).lock().await.unwrap();
@@ -66,7 +67,8 @@ async fn a_minority_that_hangs_or_is_dead_slows_no_grant() {
     took.sort_unstable();
     servers.server(0).resume().unwrap();
     // A client that waited for those that are silent would take its time limit, a second, each time.
-    assert!(took[7] < Duration::from_millis(500), "{took:?}");
+    let late = lateness.end().await;
+    assert!(took[7] < Duration::from_millis(500) + late, "{took:?}, late by {late:?}");
 }
 
 /// Returns the number of scripts that a server has run.
@@ -96,7 +98,7 @@ async fn client_that_returns_acquires_in_one_round() {
     ] {
         let mut seen: Vec<Vec<u64>> = Vec::new();
         while !seen.last().is_some_and(|run| is_as_expected(run, returns)) {
-            assert!(seen.len() < 5, "{seen:?}, returns: {returns}");
+            assert!(seen.len() < 20, "{seen:?}, returns: {returns}");
             if !returns && !seen.is_empty() {
                 // So that the client comes anew once more.
                 cycle(&servers, other, &mut last).await;

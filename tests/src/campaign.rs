@@ -14,7 +14,7 @@ use leasehold::{Client, Fence};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::{Ensemble, Referee};
+use crate::{Ensemble, Referee, opened};
 
 /// The lock that all contenders want.
 pub const NAME: &str = "register";
@@ -47,7 +47,7 @@ impl Campaign {
         let url = campaign.ensemble.url(ttl);
         for _ in 0..CONTENDERS {
             let contender = Contender {
-                locks: Client::open(&url).await.unwrap(),
+                locks: opened(&url).await,
                 referee: campaign.referee.clone(),
                 register: campaign.register(),
                 written: campaign.written.clone(),
@@ -57,7 +57,7 @@ impl Campaign {
             campaign.tasks.push(tokio::spawn(contender.contend()));
         }
         for n in 0..OTHERS {
-            let locks = Client::open(&url).await.unwrap();
+            let locks = opened(&url).await;
             let (stop, cycles) = (campaign.stop.clone(), campaign.cycles.clone());
             campaign.tasks.push(tokio::spawn(load(locks, format!("load/{n}"), ttl, stop, cycles)));
         }

@@ -40,6 +40,21 @@ pub fn claim(name: &str, ttl: Duration) -> Claim {
     Claim::new(id, resource(name), Share::MUTEX, ttl)
 }
 
+/// Repeats a call while its failure is transient, as a server on a busy machine makes it.
+///
+/// # Panics
+/// If another failure comes, or a transient one after a minute.
+pub async fn in_the_end<T, F: Future<Output = Result<T, Failure>>>(mut call: impl FnMut() -> F) -> T {
+    for _ in 0..MAX_STEPS {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(failure) if failure.is_transient() => tokio::time::sleep(PAUSE).await,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    panic!("all calls of a minute failed");
+}
+
 /// Contends once, without waiting.
 ///
 /// # Errors

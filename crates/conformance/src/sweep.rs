@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Backend, Patience, Release, Renewal};
+use leasehold_core::{Backend, Patience, Release, Renewal, Step};
 
-use crate::calls::{LONG, claim, clock, hold, look_once, release, renew, resource};
+use crate::calls::{LONG, claim, clock, hold, in_the_end, look_once, release, renew, resource};
 
 /// Checks that a sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is
 /// over, and answers how many rows it saw, emptied and removed.
@@ -20,18 +20,31 @@ pub async fn sweep_empties_rows_of_ended_claims(backend: &dyn Backend, sweep: im
     assert!(matches!(release(backend, &freed).await, Release::Freed));
     let ended = claim("ended", Duration::from_millis(200));
     let before = hold(backend, &ended).await;
-    let waiting = Patience::unlimited(clock());
-    // A place in the queue is left by a client that does not come back.
-    let left = claim("held", LONG);
-    let asked = tokio::time::timeout(Duration::from_millis(200), backend.contend(&left, &waiting)).await;
-    assert!(!matches!(asked, Ok(Ok(leasehold_core::Step::Granted(_)))), "it is held");
-    tokio::time::sleep(Duration::from_millis(250)).await;
-
     let looked = async || {
-        let seen = backend.inspect(&resource("held"), None, &Patience::none(clock())).await;
-        let seen = seen.unwrap_or_else(|failure| panic!("{failure}"));
+        let at = resource("held");
+        let seen = in_the_end(async || backend.inspect(&at, None, &Patience::none(clock())).await).await;
         (seen.holders.len(), seen.waiting.len(), seen.fence)
     };
+    // A place in the queue is left by a client that does not come back.
+    let (left, waiting) = (claim("held", LONG), Patience::unlimited(clock()));
+    let is_queued = async {
+        while looked().await.1 == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let asking = async {
+        loop {
+            let step = in_the_end(|| backend.contend(&left, &waiting)).await;
+            let Step::Busy(hint) = step else { panic!("it is held: {step:?}") };
+            tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = is_queued => {}
+    }
+    tokio::time::sleep(Duration::from_millis(250)).await;
+
     let before_sweep = looked().await;
     assert_eq!(sweep().await, [3, 1, 0]);
     assert_eq!(sweep().await, [3, 0, 0], "there is nothing left");

@@ -4,13 +4,14 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, LockSupport, RwLock, Upgradable};
 
 use crate::fixture::{
-    Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_not_granted, assert_unsupported, within_limit,
+    Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_not_granted, assert_unsupported, not_before,
+    within_limit,
 };
 use crate::player::{Stage, Victim};
 
@@ -99,8 +100,12 @@ async fn become_writer(guard: &mut Upgradable) {
 /// Tries until the store has confirmed the end of the request before, which a busy machine delays.
 async fn try_upgrade(guard: &mut Upgradable) -> bool {
     loop {
+        let begun = Instant::now();
         match guard.try_upgrade().await {
             Ok(is_writer) => return is_writer,
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                not_before("unknown only after two seconds", begun, Duration::from_secs(2));
+            }
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, Claim, Durability, Effect, FailureKind, Patience, Release, Renewal};
+use leasehold_core::{Backend, Claim, Durability, Effect, FailureKind, Patience, Release, Renewal, Share};
 use leasehold_etcd::{EtcdBackend, EtcdConfig};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
@@ -23,7 +23,7 @@ async fn claim_survives_its_leader_and_the_queue_advances() {
     let (first, second) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     for round in 0..3 {
         let name = format!("killed/{round}");
-        let (held, waits) = (mutex(&name), mutex(&name));
+        let (held, waits) = (mutex(&name), claim_of(&name, Share::MUTEX, LONG));
         let grant = try_take(&first, &held).await.unwrap();
         let holder = Holder::start(&first, &held, grant);
         let waiter = waiting(&second, &waits, LONG);

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_etcd::{EtcdBackend, EtcdConfig};
@@ -45,7 +46,8 @@ impl Etcd {
 impl Subject for Etcd {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let cluster = self.cluster.get_or_init(|| self.cluster()).await.as_ref()?;
-        Some(connect(&self.url(cluster)).await.unwrap())
+        let url = self.url(cluster);
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

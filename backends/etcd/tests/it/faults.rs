@@ -293,7 +293,7 @@ async fn a_claim_that_was_broken_is_lost_at_its_next_renewal() {
 async fn revoked_lease_is_reported_and_its_waiter_queues_again() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
-    let (held, waits) = (mutex("job"), mutex("job"));
+    let (held, waits) = (claim_of("job", Share::MUTEX, LONG), mutex("job"));
     let grant = try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
     wait_for_waiters(&second, "job", 1).await;
@@ -564,7 +564,7 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     // A server that is silent at first is detected when it answers for the other.
     other.stop(0).unwrap();
     let backend = connect(&url("6s")).await;
-    let held = mutex("one");
+    let held = claim_of("one", Share::MUTEX, LONG);
     let grant = try_take(&backend, &held).await.unwrap();
     other.resume(0).unwrap();
     ours.kill(0).unwrap();

@@ -8,7 +8,7 @@ use crate::common::*;
 use leasehold_conformance::patience_for;
 use leasehold_core::{
     Backend, Claim, Failure, FailureKind, Grant, Patience, Put, Registered, Registers, Release, Renewal,
-    Resource,
+    Resource, Share,
 };
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::{EtcdCluster, require};
@@ -91,7 +91,7 @@ async fn write(backend: &EtcdBackend, changes: u32) {
 }
 
 async fn hold(backend: &EtcdBackend, name: &str) -> (Claim, Grant) {
-    let claim = mutex(name);
+    let claim = claim_of(name, Share::MUTEX, LONG);
     let grant = try_take(backend, &claim).await.unwrap();
     (claim, grant)
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::SystemClock;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_memcached::MemcachedConfig;
@@ -82,7 +83,8 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 #[async_trait::async_trait]
 impl Subject for Shared {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        Some(connect(&self.url()?).await.unwrap())
+        let url = self.url()?;
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

@@ -663,8 +663,8 @@ async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
     let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, 4).await else { return };
     // The tables may take a busy server longer than the short timeout.
     drop(open(&server.url()).await);
-    let url = format!("{}?timeout=1s", server.url_at(pooler.addr()));
-    let (one, two) = (open(&url).await, open(&url).await);
+    let url = |timeout| format!("{}?timeout={timeout}", server.url_at(pooler.addr()));
+    let (one, two) = (open(&url("30s")).await, open(&url("1s")).await);
     let held = claim("job", LONG);
     hold(&*one, &held).await;
     assert!(matches!(release(&*one, &held).await, Release::Freed));

@@ -99,7 +99,7 @@ async fn without_the_right_to_ask_the_weaker_is_assumed() {
         .arg("--maxmemory-policy")
         .arg("noeviction");
     let Some(server) = builder.start_or_skip().await else { return };
-    let url = format!("redis://jobs:secret@{}", server.addr());
+    let url = format!("redis://jobs:secret@{}?timeout=30s", server.addr());
     works(&url).await;
     let profile = try_connect(&url).await.unwrap().profile().clone();
     assert_eq!((profile.fencing, profile.durability), (FenceGrade::BestEffort, Durability::Evictable));

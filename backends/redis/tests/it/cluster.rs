@@ -333,11 +333,11 @@ async fn two_holders_of_one_slot_renew_while_one_moves() {
 #[tokio::test]
 async fn what_is_free_is_taken_once_its_slot_has_arrived() {
     let Some(cluster) = cluster().await else { return };
-    let backend = connect(&cluster.url()).await;
+    let backend = connect(&format!("{}?timeout=30s", cluster.url())).await;
     let slot = slot_of(&cluster, "job").await;
     let to = (cluster.primary_of(slot).await.unwrap() + 1) % 3;
     let moving = cluster.begin_move(slot, to).await.unwrap();
-    let claim = mutex("job");
+    let claim = long("job");
     let begun = Instant::now();
     let (fence, ()) = tokio::join!(try_take(&backend, &claim), async {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -350,13 +350,13 @@ async fn what_is_free_is_taken_once_its_slot_has_arrived() {
 #[tokio::test]
 async fn orderly_failover_keeps_claims_and_raises_the_epoch() {
     let Some(cluster) = cluster().await else { return };
-    let backend = connect(&cluster.url()).await;
-    let (first, second) = (mutex("job"), mutex("job"));
+    let backend = connect(&format!("{}?timeout=30s", cluster.url())).await;
+    let (first, second) = (long("job"), mutex("job"));
     let slot = slot_of(&cluster, "job").await;
     let fence = try_take(&backend, &first).await.unwrap();
     let old = cluster.primary_of(slot).await.unwrap();
     cluster.fail_over(old).await.unwrap();
-    assert!(renewed(&backend, &first).await);
+    assert!(still_held(&backend, &first).await);
     assert!(try_take(&backend, &second).await.is_none(), "it is held there as well");
     assert!(freed(&backend, &first).await);
     let later = try_take(&backend, &second).await.unwrap();

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_redis::RedisConfig;
@@ -31,7 +32,8 @@ impl Redis {
 impl Subject for Redis {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let server = self.server.get_or_init(RedisServer::start_or_skip).await.as_ref()?;
-        Some(connect(&self.url(server)).await.unwrap())
+        let url = self.url(server);
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {
@@ -81,7 +83,8 @@ const PATIENT: Duration = Duration::from_secs(30);
 impl Subject for Cluster {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let cluster = self.cluster.get_or_init(Cluster::running).await.as_ref()?;
-        Some(connect(&format!("{}{}", cluster.url(), self.options)).await.unwrap())
+        let url = format!("{}{}", cluster.url(), self.options);
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_redis::{RedisBackend, RedisConfig};
@@ -64,7 +65,8 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 #[async_trait]
 impl Subject for Elected {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        Some(connect(&self.url()?).await.unwrap())
+        let url = self.url()?;
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

@@ -63,6 +63,11 @@ async fn assert_restart_is_noticed(server: &RedisServer, member: &RedisNode) {
     assert_eq!(member.state().await.unwrap().armed(), Some(6));
 }
 
+/// Returns the member at a URL, with time for a server that waits for its disk.
+fn node(url: &str) -> RedisNode {
+    RedisNode::new(RedisConfig::parse(&format!("{url}?timeout=30s")).unwrap())
+}
+
 async fn durable() -> Option<RedisServer> {
     RedisServer::builder().persistence(Appendonly::Always).start_or_skip().await
 }
@@ -70,7 +75,7 @@ async fn durable() -> Option<RedisServer> {
 #[tokio::test]
 async fn restart_is_noticed_by_a_client_that_knew_the_server() {
     let Some(server) = durable().await else { return };
-    let member = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
+    let member = node(&server.url());
     assert_restart_is_noticed(&server, &member).await;
 }
 
@@ -99,7 +104,7 @@ async fn behind_relay(server: &RedisServer) -> RedisNode {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(relay(listener, server.port()));
-    RedisNode::new(RedisConfig::parse(&url).unwrap())
+    node(&url)
 }
 
 #[tokio::test]
@@ -207,7 +212,7 @@ async fn restart_that_a_proxy_hides_is_noticed_by_each_client() {
     armed(&member, &claim).await;
     server.restart(Data::Keep).await.unwrap();
     // The other client makes the server know all scripts of its present run.
-    let other = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
+    let other = node(&server.url());
     let theirs = mutex("other");
     assert_eq!(prepared(&other, &theirs, None).await.memory.armed(), None);
     let after = prepared(&member, &claim, Some(Fence::new(5, 1, 0))).await;

@@ -91,8 +91,9 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
 #[tokio::test]
 async fn what_was_held_before_is_kept_though_too_few_confirm() {
     let Some(group) = group().await else { return };
-    let (plain, two) = (connect(&group.url()).await, connect(&format!("{}?replicas=2", group.url())).await);
-    let claim = claim_of("job", Share::MUTEX, Duration::from_secs(60));
+    let (plain, two) =
+        (connect(&group.url()).await, connect(&format!("{}?replicas=2&timeout=15s", group.url())).await);
+    let claim = claim_of("job", Share::MUTEX, Duration::from_secs(120));
     let fence = try_take(&plain, &claim).await.unwrap();
     group.stop(2).unwrap();
     // Another process asks for it, as one does to whom it is handed over.
@@ -153,7 +154,7 @@ async fn wait_for_replicas_that_ends_with_the_primary_passes() {
 #[tokio::test]
 async fn unconfirmed_write_is_read_once_replicas_have_it() {
     let Some(group) = group().await else { return };
-    let url = format!("{}?replicas=2&timeout=2s", group.url());
+    let url = format!("{}?replicas=2&timeout=15s", group.url());
     let (writer, other) = (connect(&url).await, connect(&url).await);
     let at = resource("job");
     let nothing = in_the_end(|| Registers::read(&writer, &at)).await.stamp;

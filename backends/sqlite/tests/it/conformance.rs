@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_sqlite::SqliteConfig;
@@ -31,7 +32,8 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 #[async_trait]
 impl Subject for Sqlite {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
-        Some(connect(&self.url()).await.unwrap())
+        let url = self.url();
+        Some(in_the_end(|| connect(&url)).await)
     }
 
     fn taker(&self) -> Option<TakerCommand> {

@@ -26,8 +26,9 @@ impl TestDir {
         self.directory.path().join("locks.db")
     }
 
+    /// Opens it, with time for a disk that is busy, unless the options say another one.
     async fn open(&self, options: &str) -> Result<Arc<dyn Backend>, Failure> {
-        open(&self.file(), options).await
+        open(&self.file(), if options.is_empty() { "?timeout=30s" } else { options }).await
     }
 
     /// The database as somebody else sees it.

@@ -16,7 +16,7 @@ const STUBBORN: &str = "trap '' TERM; echo $$; echo ready; while :; do sleep 0.1
 fn end_of_max_hold_terminates_the_command_and_exits_76() {
     let sandbox = Sandbox::new();
     let ended =
-        sandbox.run(&["--max-hold", "5s", "job"], ON_TERM).expect(76).says("job was lost").says("max_hold");
+        sandbox.run(&["--max-hold", "10s", "job"], ON_TERM).expect(76).says("job was lost").says("max_hold");
     assert_eq!(ended.out, "ready\nterminated\n");
     assert_eq!(sandbox.show("job")["state"], "free");
 }

@@ -36,8 +36,10 @@ fn sweep_counts_the_names_while_it_runs() {
     let also: Vec<&str> = names.iter().skip(1).flat_map(|name| ["--also", name]).collect();
     sandbox.run(&[&also[..], &[&names[0]]].concat(), "true").expect(0);
     // Other keys, which make the way long.
-    let fill = "for i = 1, 200000 do redis.call('SET', 'x' .. i, 1) end";
-    redis.block_on(redis.server.command(&["EVAL", fill, "0"])).unwrap();
+    let fill = "for i = 1, 10000 do redis.call('SET', 'x' .. ARGV[1] .. i, 1) end";
+    for part in 0..20 {
+        redis.block_on(redis.server.command(&["EVAL", fill, "0", &format!("{part}/")])).unwrap();
+    }
     let mut pty = Pty::start(&sandbox, "leasehold", &["sweep", "--unused-for", "0s"]);
     pty.see("leasehold: sweeping redis://");
     pty.see(" names seen, ");

@@ -27,7 +27,7 @@ const MASKS: [(&str, &str); 19] = [
     (r"took \S+ to \S+,", "took [TIME] to [TIME],"),
     (r#"Redis \d+\.\d+\.\d+[^\n"]*"#, "Redis [VERSION]"),
     (r"PostgreSQL \d[^,\n]*,", "PostgreSQL [VERSION],"),
-    (r"dead ones in \d+ KiB", "dead ones in [SIZE]"),
+    (r"has \d+ rows and \d+ dead ones in \d+ KiB", "has [COUNT] rows and [COUNT] dead ones in [SIZE]"),
     (r"leasehold \d+\.\d+\.\d+", "leasehold [VERSION]"),
     (r"for another \S+", "for another [TIME]"),
     (r"uid \d+|user \d+", "user [NUMBER]"),

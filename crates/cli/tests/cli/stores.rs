@@ -115,8 +115,12 @@ fn busy_and_timed_out(_: &Kind<'_>, sandbox: &Sandbox) {
     let holder = sandbox.hold(&["job"]);
     sandbox.run(&["--no-wait", "job"], "echo never").expect(75);
     let began = Instant::now();
-    assert_eq!(sandbox.run(&["--wait", "500ms", "job"], "echo never").expect(75).out, "");
-    assert!(began.elapsed() >= Duration::from_millis(500));
+    let ended = sandbox.run(&["--wait", "500ms", "job"], "echo never");
+    let took = began.elapsed();
+    // A server that does not answer within two seconds after the limit leaves it unknown.
+    let is_late = took >= Duration::from_millis(2_500);
+    assert!(ended.code() == 75 || is_late && ended.code() == 69, "{took:?}: {ended:?}");
+    assert!(ended.out.is_empty() && took >= Duration::from_millis(500), "{took:?}: {ended:?}");
     let waiter = sandbox.start(&["--wait", "30s", "job"], "echo in");
     sandbox.wait_for_line("job", 1, 1);
     holder.end().expect(0);
@@ -151,7 +155,7 @@ fn an_interrupted_wait_leaves_no_place(_: &Kind<'_>, sandbox: &Sandbox) {
     sandbox.wait_for_line("job", 1, 1);
     waiter.signal(Signal::INT);
     waiter.end().expect(130);
-    assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0);
+    sandbox.wait_for_line("job", 1, 0);
     holder.end().expect(0);
 }
 

@@ -211,12 +211,12 @@ fn stopped_command_sees_a_loss_first_when_it_continues() {
     let mut shell = Pty::shell(&sandbox);
     let script = "trap \"echo terminated; exit\" TERM; trap \"echo went on\" CONT; echo rea\"\"dy; \
                   until read -r _ <go; do :; done 2>/dev/null";
-    shell.enter(&format!("mkfifo go; leasehold run --max-hold 5s job -- sh -c '{script}'"));
+    shell.enter(&format!("mkfifo go; leasehold run --max-hold 15s job -- sh -c '{script}'"));
     shell.see("ready");
     shell.press("\x1a");
     shell.see("Stopped");
     shell.prompt();
-    shell.enter("sleep 6; fg");
+    shell.enter("sleep 16; fg");
     let before = shell.see("terminated");
     assert!(!before.contains("went on"), "{before:?}");
     shell.prompt();

@@ -188,7 +188,10 @@ async fn heartbeat_that_races_with_the_end_is_answered_by_one_of_both() {
         if reply.status == 200 {
             // Whatever the answer promised was still held when it was made.
             assert!(reply.json()["valid_ms"].as_u64().unwrap() > 0);
-            served.release(&one).await.ok();
+            let released = served.release(&one).await;
+            if released.status != 200 {
+                released.is_problem(410, "lost");
+            }
         } else {
             reply.is_problem(410, "lost");
         }

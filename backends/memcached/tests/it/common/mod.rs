@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::SystemClock;
+use leasehold_conformance::calls::in_the_end;
 use leasehold_core::{
     Backend, Claim, ClaimId, Failure, Grant, Note, Patience, Proof, Release, Renew, Renewal, Resource, Share,
     Step,
@@ -19,7 +20,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>, Failure> {
 
 /// A client of its own, which must connect.
 pub async fn connect(url: &str) -> Arc<dyn Backend> {
-    open(url).await.unwrap()
+    in_the_end(|| open(url)).await
 }
 
 pub fn no_patience() -> Patience {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use leasehold_conformance::calls::{
-    LONG, claim, clock, hold, look_once, release, release_until_known, renew, renew_until_known, resource,
-    take, wait_for_holder,
+    LONG, claim, clock, hold, in_the_end, look_once, release, release_until_known, renew, renew_until_known,
+    resource, take, wait_for_holder,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_mysql::MySqlConfig;
@@ -18,8 +18,9 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
     leasehold_mysql::connect(MySqlConfig::parse(url)?, clock()).await
 }
 
+/// Opens a URL. Tries again where the server is late: the time limit of the URL may be short.
 pub async fn open(url: &str) -> Arc<dyn Backend> {
-    connect(url).await.unwrap()
+    in_the_end(|| connect(url)).await
 }
 
 /// Waits until the server answers this.
