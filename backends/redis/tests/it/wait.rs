@@ -144,21 +144,68 @@ async fn dead_waiters_are_passed_over_together() {
     }
 }
 
-#[tokio::test]
-async fn waiters_are_called_as_far_as_the_admission_rule_says() {
-    let Some(server) = RedisServer::start_or_skip().await else { return };
+/// Returns a client that asks only when it is told to, a claim that holds, and so many in the queue behind it.
+async fn queue_of(server: &RedisServer, count: usize) -> (RedisBackend, Claim, Vec<Claim>) {
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let first = lasting("job");
     try_take(&backend, &first).await.unwrap();
-    let queue: Vec<Claim> = (0..1_200).map(|_| mutex("job")).collect();
+    let queue: Vec<Claim> = (0..count).map(|_| mutex("job")).collect();
     for claim in &queue {
         backend.contend(claim, &endless()).await.unwrap();
     }
-    let called = async || {
-        let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
-        let is_called = |left: Option<Duration>| left.is_some_and(|left| left <= CALL_GRACE);
-        seen.waiting.iter().take_while(|info| is_called(info.remaining)).count()
-    };
+    (backend, first, queue)
+}
+
+/// Returns which claims of the queue are called.
+async fn called(backend: &RedisBackend, at: &Claim) -> Vec<bool> {
+    let seen = backend.inspect(&at.resource, None, &no_patience()).await.unwrap();
+    seen.waiting.iter().map(|info| info.remaining.is_some_and(|left| left <= CALL_GRACE)).collect()
+}
+
+#[tokio::test]
+async fn only_waiters_that_are_not_heard_from_are_called() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (backend, first, queue) = queue_of(&server, 5).await;
+    let begun = Instant::now();
+    assert!(freed(&backend, &first).await);
+    tokio::time::sleep(PROBE_AFTER / 2).await;
+    backend.contend(&queue[4], &endless()).await.unwrap();
+    let seen = called(&backend, &first).await;
+    if begun.elapsed() < PROBE_AFTER {
+        assert_eq!(seen, [true, false, false, false, false], "the first has had no time to answer");
+    }
+    // It runs past the limit only where the look before it did.
+    tokio::time::sleep((PROBE_AFTER + Duration::from_millis(20)).saturating_sub(begun.elapsed())).await;
+    backend.contend(&queue[3], &endless()).await.unwrap();
+    let seen = called(&backend, &first).await;
+    if may_be_passed_over(begun) {
+        return;
+    }
+    assert_eq!(seen, [true, true, true, false, false], "the last two have asked since the call");
+}
+
+#[tokio::test]
+async fn whole_queue_is_called_behind_many_silent_waiters() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (backend, first, queue) = queue_of(&server, 1_200).await;
+    let begun = Instant::now();
+    assert!(freed(&backend, &first).await);
+    for pause in [PROBE_AFTER, SILENT_AFTER] {
+        tokio::time::sleep(pause + Duration::from_millis(20)).await;
+        backend.contend(&queue[1_199], &endless()).await.unwrap();
+    }
+    let seen = called(&backend, &first).await;
+    if may_be_passed_over(begun) {
+        return;
+    }
+    assert!(seen[..1_199].iter().all(|called| *called) && !seen[1_199], "{seen:?}");
+}
+
+#[tokio::test]
+async fn waiters_are_called_as_far_as_the_admission_rule_says() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (backend, first, queue) = queue_of(&server, 1_200).await;
+    let called = async || called(&backend, &first).await.iter().take_while(|called| **called).count();
     let begun = Instant::now();
     assert!(freed(&backend, &first).await);
     let last = &queue[1_199];
