@@ -50,6 +50,12 @@ The last row of a table is the last value divided by the first one.
 For a cost that grows with the logarithm it is a small number, and not the factor between the sizes.
 Times are medians on a machine with other work, so they are rough; counts are exact.
 
+One cost grows faster than the logarithm, and should not: that of a lock which many *processes* hand to each other.
+A message about a release goes to each process that waits for the lock, and each of them wakes up to read it.
+So the server's work for a grant grows with the number of processes, from 32 of them on nearly in proportion.
+The tasks of one process share its connection and its messages, and do not add to this.
+The other costs that grow with the number of things are those of Redlock, which sends each request to each server.
+
 ";
 
 /// Returns the size of this machine, and the version of the server.
