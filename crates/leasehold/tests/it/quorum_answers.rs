@@ -563,6 +563,60 @@ async fn renewal_does_not_wait_until_many_locks_are_written_back() {
     assert_eq!(nodes[0].is_asked(Ask::Repair), 100);
 }
 
+/// So the locks of the last batches do not end while the first ones are renewed.
+#[tokio::test(start_paused = true)]
+async fn batches_of_renewals_are_sent_at_once_up_to_a_limit() {
+    let (quorum, nodes) = quorum().await;
+    let (ours, theirs) = (claim(1), claim(2));
+    let (proof, _) = granted(&quorum, &ours).await;
+    tokio::time::sleep(ms(100)).await;
+    nodes.iter().for_each(|node| node.does(AnswersAfter(ms(100)), &[Ask::Renew]));
+    for (count, sent_first, expected) in [(1_200, 3, ms(100)), (9_000, 16, ms(200))] {
+        let asked = || nodes.each_ref().map(|node| node.is_asked(Ask::Renew));
+        let before = asked()[0];
+        let is_ours = |number: usize| number.is_multiple_of(7);
+        let batch: Vec<_> = (0..count)
+            .map(|number| Renew { claim: if is_ours(number) { &ours } else { &theirs }, proof: &proof })
+            .collect();
+        let began = Instant::now();
+        let first = async {
+            tokio::time::sleep(ms(50)).await;
+            assert_eq!(asked(), [before + sent_first; 3], "{count} locks");
+        };
+        let (renewals, ()) = tokio::join!(quorum.renew(&batch), first);
+        took(began.elapsed(), expected);
+        assert_eq!(renewals.len(), count);
+        for (number, renewal) in renewals.iter().enumerate() {
+            assert_eq!(matches!(renewal, Renewal::Renewed), is_ours(number), "{number}: {renewal:?}");
+        }
+    }
+}
+
+/// Its batch is not sent yet then.
+#[tokio::test(start_paused = true)]
+async fn lock_that_is_released_during_a_renewal_is_not_written_back() {
+    let (quorum, nodes) = quorum().await;
+    let (ours, theirs) = (claim(1), claim(2));
+    let (proof, _) = granted(&quorum, &ours).await;
+    tokio::time::sleep(ms(100)).await;
+    *nodes[0].lock.lock().unwrap() = None;
+    nodes.iter().for_each(|node| {
+        node.does(AnswersAfter(ms(100)), &[Ask::Renew]);
+        // So that the others extend it.
+        node.does(IsDown, &[Ask::Release]);
+    });
+    let mut batch: Vec<_> = (0..8_000).map(|_| Renew { claim: &theirs, proof: &proof }).collect();
+    batch.push(Renew { claim: &ours, proof: &proof });
+    let released = async {
+        tokio::time::sleep(ms(50)).await;
+        quorum.release(&[&ours]).await;
+    };
+    let (renewals, ()) = tokio::join!(quorum.renew(&batch), released);
+    assert!(matches!(renewals.last(), Some(Renewal::Renewed)), "{:?}", renewals.last());
+    tokio::time::sleep(ms(1_000)).await;
+    assert_eq!(holders(&nodes), [None, Some(ours.id), Some(ours.id)]);
+}
+
 /// A member that is down now may have been asked before, and have ended the lock.
 #[tokio::test(start_paused = true)]
 async fn release_without_a_majority_may_have_happened() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::stream::{self, StreamExt};
 use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
 use leasehold_core::{Claim, Fence, Renew, Renewal};
 
@@ -17,23 +18,29 @@ type RenewedClaim = (Arc<Claim>, Option<Fence>);
 impl Quorum {
     /// Extends each claim on a majority, and locks it anew on a member that has forgotten it.
     pub(super) async fn renew_all(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        let mut renewals = Vec::with_capacity(batch.len());
-        for some in batch.chunks(RENEW_BATCH_MAX) {
-            let claims: Vec<RenewedClaim> = some
-                .iter()
-                .map(|renew| {
-                    let fence = renew.proof.get::<GrantedFence>().map(|granted| granted.0);
-                    (Arc::new(renew.claim.clone()), fence)
-                })
-                .collect();
-            renewals.extend(self.renew_some(&Arc::new(claims)).await);
+        // Before anything is sent, so that a release that comes meanwhile is seen.
+        let marks = batch.iter().map(|renew| self.unanswered.attempt(renew.claim.id));
+        let mut marks: Vec<Arc<AttemptMark>> = marks.collect();
+        let mut parts = Vec::with_capacity(batch.len().div_ceil(RENEW_BATCH_MAX));
+        for (number, some) in batch.chunks(RENEW_BATCH_MAX).enumerate() {
+            let marks = marks.drain(..some.len()).collect();
+            parts.push(async move { (number, self.renew_some(some, marks).await) });
         }
-        renewals
+        // In any order, so that a part without an answer does not hold up those behind it.
+        let mut renewals: Vec<_> = stream::iter(parts).buffer_unordered(AT_ONCE).collect().await;
+        renewals.sort_unstable_by_key(|(number, _)| *number);
+        renewals.into_iter().flat_map(|(_, some)| some).collect()
     }
 
-    async fn renew_some(&self, claims: &Arc<Vec<RenewedClaim>>) -> Vec<Renewal> {
-        // Before anything is sent, so that a release that comes meanwhile is seen.
-        let marks = claims.iter().map(|(claim, _)| self.unanswered.attempt(claim.id)).collect();
+    async fn renew_some(&self, batch: &[Renew<'_>], marks: Vec<Arc<AttemptMark>>) -> Vec<Renewal> {
+        let claims: Vec<RenewedClaim> = batch
+            .iter()
+            .map(|renew| {
+                let fence = renew.proof.get::<GrantedFence>().map(|granted| granted.0);
+                (Arc::new(renew.claim.clone()), fence)
+            })
+            .collect();
+        let claims = Arc::new(claims);
         let call = |_, member: Arc<dyn Member>| {
             let claims = claims.clone();
             async move {
@@ -167,3 +174,5 @@ impl AnswerCounts {
 
 /// The most claims that are renewed by one request to each member.
 pub(super) const RENEW_BATCH_MAX: usize = 500;
+/// The most requests to each member that one renewal sends without waiting for their answers.
+const AT_ONCE: usize = 16;
