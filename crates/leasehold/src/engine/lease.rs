@@ -306,7 +306,8 @@ impl Lease {
     /// lease ends.
     pub(super) fn keeps_lock_delay(&self) -> bool {
         let lost_here = || {
-            matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked))
+            use LossCause::{Expired, Forked, MaxHold, RenewalEnded};
+            matches!(self.state(), State::Lost(Expired | MaxHold | Forked | RenewalEnded))
         };
         !self.lock_delay().is_zero() && lost_here()
     }

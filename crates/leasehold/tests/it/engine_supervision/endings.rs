@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::backend::LossCause;
 use leasehold::layer::{Mode, Verb};
+use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Note, State};
 use tokio::runtime::{Builder, Runtime};
 
@@ -85,6 +86,28 @@ fn a_client_whose_runtime_ended_is_closed() {
             .expect("nothing of a client without a runtime hangs");
         });
     }
+}
+
+/// A store that decides at once would be asked on the thread that ends the runtime.
+#[test]
+fn end_of_a_runtime_keeps_a_lock_delay() {
+    let store = Arc::new(MemoryBackend::new());
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let (kept, freed) = runtime.block_on(async {
+        let locks = Client::builder().over(store.clone()).unwrap();
+        let kept = locks.mutex("kept").lock_delay(ms(600_000)).lock().await.unwrap();
+        (kept, locks.mutex("freed").lock().await.unwrap())
+    });
+    drop(runtime);
+    assert_eq!(kept.state(), State::Lost(LossCause::RenewalEnded));
+    let here = Builder::new_current_thread().enable_all().build().unwrap();
+    here.block_on(async {
+        let other = Client::builder().over(store).unwrap();
+        assert!(other.mutex("freed").try_lock().await.unwrap().is_some());
+        assert!(other.mutex("kept").try_lock().await.unwrap().is_none());
+        drop((kept, freed));
+        assert!(other.mutex("kept").try_lock().await.unwrap().is_none(), "after the end of the guard, too");
+    });
 }
 
 /// Runs work on a runtime of its own, in another thread.

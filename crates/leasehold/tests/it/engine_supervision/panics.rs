@@ -248,6 +248,8 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
         _ => pass(),
     });
     let other = world.locks.mutex("live").ttl(ms(60_000)).lock().await.unwrap();
+    let delayed = world.locks.mutex("delayed").ttl(ms(60_000)).lock_delay(ms(60_000));
+    let delayed = delayed.lock().await.unwrap();
     let guard = world.locks.mutex("dead").ttl(ms(3_000)).lock().await.unwrap();
     let others = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();
     let _theirs = others.mutex("theirs").lock().await.unwrap();
@@ -268,9 +270,11 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
         changed.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())),
         Poll::Ready(_)
     ));
-    // The held locks are released all the same.
+    // The held locks are released all the same, except for those that a lost one keeps from its successor.
+    assert!(delayed.release().await.unwrap_err().is_lost());
     assert!(world.locks.close(SOON).await);
     assert!(world.locks.inspect("live").await.unwrap().holders.is_empty());
+    assert_eq!(world.locks.inspect("delayed").await.unwrap().holders.len(), 1);
 }
 
 /// A clock that panics while its flag is set.
