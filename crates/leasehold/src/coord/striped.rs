@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{Either, FutureExt, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Moment;
 
 pub use report::{StripeReport, StripeUse};
@@ -138,41 +139,63 @@ impl StripedMutex {
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn lock_any(&self) -> Result<Guard> {
-        self.lock_any_from(random_below(self.count())?).await
+        // A wait without a limit ends with a guard, or with an error.
+        self.acquire_any(None).await?.ok_or_else(|| Error::closed("lock"))
     }
 
-    /// Acquires any stripe, beginning at `start`.
-    async fn lock_any_from(&self, start: u32) -> Result<Guard> {
-        let began = self.now();
-        if let Some(guard) = self.try_some_despite_outage(start, self.count()).await? {
-            return Ok(guard);
+    /// Acquires any stripe; `None` if none is granted in time.
+    async fn acquire_any(&self, time: Option<WaitTime>) -> Result<Option<Guard>> {
+        let (began, start) = (self.now(), random_below(self.count())?);
+        let looked = self.look(start, self.count(), time).await?;
+        match time.filter(|time| self.now() >= time.end) {
+            _ if looked.is_some() => Ok(looked),
+            Some(time) => Box::pin(self.last_tries(start, time.limit)).await,
+            None => Box::pin(self.wait_for_any(start, began, time)).await,
         }
-        let (one, other) = (self.stripe(start), self.stripe(start + self.count() / 2));
-        if one.number == other.number {
-            return one.finish(began, one.mutex().lock().await);
-        }
-        let first = one.mutex().lock().map(|guard| one.finish(began, guard));
-        let second = other.mutex().lock().map(|guard| other.finish(began, guard));
-        // The two may be held for long, by this very task perhaps, while another becomes free.
-        let others = self.retry_others(start);
-        select(select(Box::pin(first), Box::pin(second)), Box::pin(others))
-            .map(|ended| match ended {
-                Either::Left((Either::Left((guard, _)) | Either::Right((guard, _)), _))
-                | Either::Right((guard, _)) => guard,
-            })
-            .await
     }
 
-    /// Tries a few stripes now and then until one of them is free.
-    async fn retry_others(&self, start: u32) -> Result<Guard> {
-        let mut next = start;
+    /// Waits in the queues of two stripes, and tries others now and then.
+    async fn wait_for_any(&self, start: u32, began: Moment, time: Option<WaitTime>) -> Result<Option<Guard>> {
+        let queued = |number: u32| async move {
+            let stripe = self.stripe(number);
+            let waited = match time {
+                None => stripe.mutex().lock().await.map(Some),
+                Some(time) => stripe.mutex().try_lock_for(stripe.now().until(time.end)).await,
+            };
+            waited.and_then(|guard| guard.map(|guard| stripe.finish(began, Ok(guard))).transpose())
+        };
+        let mut waits = FuturesUnordered::from_iter([queued(start).boxed()]);
+        if self.count() > 1 {
+            waits.push(queued(start.wrapping_add(self.count() / 2)).boxed());
+            // The two may be held for long, by this very task perhaps, while another becomes free.
+            waits.push(self.retry_others(start, time).boxed());
+        }
+        let mut last = Ok(None);
+        while let Some(ended) = waits.next().await {
+            let is_over = time.is_some_and(|time| self.now() >= time.end);
+            match ended {
+                Ok(None) => {}
+                // Another one may be granted all the same.
+                Err(_) if is_over => last = ended,
+                _ => return ended,
+            }
+        }
+        last
+    }
+
+    /// Tries a few stripes now and then until one of them is free, and a last time at the end.
+    async fn retry_others(&self, start: u32, time: Option<WaitTime>) -> Result<Option<Guard>> {
+        let (engine, mut next) = (self.stripe(start).mutex().engine().clone(), start);
         loop {
+            let left = time.map_or(Duration::MAX, |time| self.now().until(time.end));
             // If the client closes meanwhile, the next try reports it.
-            self.stripe(start).mutex().engine().sleep(RETRY_INTERVAL).await;
+            engine.sleep(left.min(RETRY_INTERVAL)).await;
+            if let Some(time) = time.filter(|_| left <= RETRY_INTERVAL) {
+                return self.last_tries(start, time.limit).await;
+            }
             next = next.wrapping_add(TRIES_PER_ROUND);
-            if let Some(guard) = self.try_some_despite_outage(next, TRIES_PER_ROUND.min(self.count())).await?
-            {
-                return Ok(guard);
+            if let Some(guard) = self.look(next, TRIES_PER_ROUND.min(self.count()), time).await? {
+                return Ok(Some(guard));
             }
         }
     }
@@ -191,8 +214,9 @@ impl StripedMutex {
     /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`; `None` if none is free by
     /// then.
     ///
-    /// Of many stripes it tries up to five once more at the end, one after the other. Each of them has two seconds to
-    /// answer, so a slow store may take ten seconds more than the limit. A limit of zero tries all of them once.
+    /// At the end it tries those at which it was queued, and of many stripes up to three others, one after the other.
+    /// Each of them has two seconds to answer, so a slow store may take eight seconds more than the limit. A limit of
+    /// zero tries all of them once.
     ///
     /// # Cancel safety
     /// As [`StripedMutex::lock_any`].
@@ -203,26 +227,14 @@ impl StripedMutex {
         if limit.is_zero() {
             return self.try_lock_any().await;
         }
-        let engine = self.stripe(0).mutex().engine().clone();
-        let start = random_below(self.count())?;
-        let mut waiting = Box::pin(self.lock_any_from(start));
-        if let Some(outcome) = within(&engine, limit, &mut waiting).await {
-            return outcome.map(Some);
-        }
-        // A request of the wait may be under way still. If it is granted, the last tries are refused because of it.
-        match select(waiting, Box::pin(self.last_tries(start, limit))).await {
-            Either::Left((Ok(guard), _)) => Ok(Some(guard)),
-            Either::Left((Err(_), last_tries)) => last_tries.await,
-            Either::Right((tried, _)) => tried,
-        }
+        self.acquire_any(Some(WaitTime { limit, end: self.now().after(limit) })).await
     }
 
-    /// Tries a few stripes once more after a wait of `limit`. Each of them has the time of one answer.
+    /// Tries a few stripes after a wait of `limit`, except for those at which it is queued: their waits ask a last time
+    /// themselves, and meanwhile refuse others of the same owner. Each has the time of one answer.
     async fn last_tries(&self, start: u32, limit: Duration) -> Result<Option<Guard>> {
         let (engine, count) = (self.stripe(0).mutex().engine().clone(), self.count());
-        // Among the few are those at which it was queued.
-        let second = Some(count / 2).filter(|step| *step >= TRIES_PER_ROUND);
-        for step in (0..TRIES_PER_ROUND.min(count)).chain(second) {
+        for step in (1..TRIES_PER_ROUND.min(count)).filter(|step| *step != count / 2) {
             let last_try = Box::pin(self.try_some(start.wrapping_add(step), 1));
             if let Some(guard) = engine.with_answer_limit(limit, last_try).await? {
                 return Ok(Some(guard));
@@ -243,13 +255,24 @@ impl StripedMutex {
         StripeReport { name: self.name.clone(), stripes: uses.collect() }
     }
 
-    /// Tries likewise for a caller that waits afterwards: a stripe that an outage hides counts as
-    /// taken, since the wait outlasts the outage.
-    async fn try_some_despite_outage(&self, start: u32, count: u32) -> Result<Option<Guard>> {
-        match self.try_some(start, count).await {
-            Err(error) if error.is_outage() => Ok(None),
-            outcome => outcome,
+    /// Acquires the first free stripe of `count` for a caller that waits afterwards: a stripe that an outage hides
+    /// counts as taken, since the wait outlasts the outage. At the end of the time no further stripe is tried.
+    async fn look(&self, start: u32, count: u32, time: Option<WaitTime>) -> Result<Option<Guard>> {
+        let Some(time) = time else {
+            return none_in_outage(self.try_some(start, count).await);
+        };
+        for step in 0..count {
+            let stripe = self.stripe(start.wrapping_add(step));
+            let request = Box::pin(stripe.try_counting_grants());
+            let answer = answered_in_time(stripe.mutex().engine(), time, request).await;
+            let is_over = self.now() >= time.end;
+            match answer {
+                Ok(None) if !is_over => {}
+                Err(error) if !is_over && error.is_outage() => return Ok(None),
+                ended => return ended,
+            }
         }
+        Ok(None)
     }
 
     fn now(&self) -> Moment {
@@ -259,10 +282,8 @@ impl StripedMutex {
     /// Acquires the first free stripe of `count`, beginning at `start`.
     async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         for step in 0..count {
-            let stripe = self.stripe(start.wrapping_add(step));
-            let began = self.now();
-            if let Some(guard) = stripe.mutex().try_lock().await? {
-                return stripe.finish(began, Ok(guard)).map(Some);
+            if let Some(guard) = self.stripe(start.wrapping_add(step)).try_counting_grants().await? {
+                return Ok(Some(guard));
             }
         }
         Ok(None)
@@ -293,14 +314,18 @@ impl Stripe {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        let began = self.now();
-        match self.mutex().try_lock().await? {
-            Some(guard) => self.finish(began, Ok(guard)).map(Some),
-            None => {
-                self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
-                Ok(None)
-            }
+        let tried = self.try_counting_grants().await?;
+        if tried.is_none() {
+            self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(tried)
+    }
+
+    /// Acquires it if it is free now, and counts that alone.
+    async fn try_counting_grants(&self) -> Result<Option<Guard>> {
+        let began = self.now();
+        let tried = self.mutex().try_lock().await?;
+        tried.map(|guard| self.finish(began, Ok(guard))).transpose()
     }
 
     /// Waits in the queue for up to `limit`; `None` if it is not free by then.
@@ -312,13 +337,10 @@ impl Stripe {
             // It tries once, and that try has to be completed.
             return self.try_lock().await;
         }
-        let (began, engine) = (self.now(), self.mutex().engine());
-        let mut first_look = Box::pin(self.mutex().try_lock());
-        let looked = match within(engine, limit, &mut first_look).await {
-            Some(looked) => looked,
-            // Its request is under way. If that is granted, another one is refused because of it.
-            None => engine.with_answer_limit(limit, first_look).await,
-        };
+        let began = self.now();
+        let time = WaitTime { limit, end: began.after(limit) };
+        let first_look = Box::pin(self.mutex().try_lock());
+        let looked = answered_in_time(self.mutex().engine(), time, first_look).await;
         let rest = limit.saturating_sub(self.now().since(began));
         if rest.is_zero() && looked.is_err() {
             return looked;
@@ -392,14 +414,32 @@ fn hashed(key: &[u8]) -> u64 {
     mixed ^ (mixed >> 33)
 }
 
-/// Waits for up to `limit`; `None` if that is over, and the wait has left all queues. A client that
-/// closes reports that itself.
-async fn within<T>(engine: &Engine, limit: Duration, waiting: impl Future<Output = T>) -> Option<T> {
-    let end = engine.clock().now().after(limit);
-    match select(pin!(waiting), pin!(engine.sleep_until(end))).await {
-        Either::Left((outcome, _)) => Some(outcome),
-        Either::Right((false, waiting)) => Some(waiting.await),
-        Either::Right((true, _)) => None,
+/// The time that a wait has.
+#[derive(Clone, Copy, Debug)]
+struct WaitTime {
+    limit: Duration,
+    end: Moment,
+}
+
+/// Waits for the answer to a request. One that is under way at the end has the time of an answer: if it is granted,
+/// another one is refused because of it. A client that closes reports that itself.
+async fn answered_in_time(
+    engine: &Engine,
+    time: WaitTime,
+    request: impl Future<Output = Result<Option<Guard>>> + Unpin,
+) -> Result<Option<Guard>> {
+    match select(request, pin!(engine.sleep_until(time.end))).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right((false, request)) => request.await,
+        Either::Right((true, request)) => engine.with_answer_limit(time.limit, request).await,
+    }
+}
+
+/// Returns `None` for a failure that a wait may outlast.
+fn none_in_outage(tried: Result<Option<Guard>>) -> Result<Option<Guard>> {
+    match tried {
+        Err(error) if error.is_outage() => Ok(None),
+        outcome => outcome,
     }
 }
 

@@ -9,8 +9,8 @@ use crate::common::{Store, ms};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{
-    Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, SingleFlight, TokioClock, Tuning,
-    ValueSource,
+    Barrier, Cache, CacheError, Cached, Client, ErrorKind, MultiLock, Owner, SingleFlight, TokioClock,
+    Tuning, ValueSource,
 };
 use leasehold_core::{Backend, Put, Resource};
 
@@ -289,6 +289,31 @@ async fn free_stripe_is_granted_by_an_answer_after_the_limit() {
     common::settles(&locks, "parts#0").await;
     let any = parts.try_lock_any_for(ms(20)).await.unwrap().expect("free");
     any.release().await.unwrap();
+}
+
+/// A request of an owner is refused while another one of the same owner is under way.
+#[tokio::test(start_paused = true)]
+async fn free_stripe_is_granted_to_an_owner_after_the_limit() {
+    let store = Store::in_virtual_time();
+    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let owner = Owner::new();
+    wire.set(Verb::Contend, Mode::LateReply(ms(30)));
+    for count in [1, 2, 40] {
+        let parts = locks.striped_mutex("parts", count).with(|part| part.owner(&owner));
+        let looked = parts.try_lock_any_for(ms(20)).await.unwrap().expect("free at the first look");
+        looked.release().await.unwrap();
+
+        // The longest first look takes 1.2 seconds, and the answer that counts comes 20 milliseconds after the limit.
+        let all = other.striped_mutex("parts", count).all().lock().await.unwrap();
+        let waiting = parts.try_lock_any_for(ms(2_500));
+        let ending = async {
+            tokio::time::sleep(ms(2_490)).await;
+            all.release().await.unwrap();
+        };
+        let (waited, ()) = tokio::join!(waiting, ending);
+        let waited = waited.unwrap().unwrap_or_else(|| panic!("one of {count} was free in time"));
+        waited.release().await.unwrap();
+    }
 }
 
 #[tokio::test]
