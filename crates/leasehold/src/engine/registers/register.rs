@@ -259,7 +259,8 @@ impl Register {
     /// # Errors
     /// Those of the store; `Closed` when the client is closed.
     pub(crate) async fn changed(&self, seen: &Stamp, limit: Duration) -> Result<Seen> {
-        let patience = Patience::until(self.engine.clock.clone(), self.engine.clock.now().after(limit));
+        let end = self.engine.clock.now().after(limit);
+        let patience = Patience::until(self.engine.clock.clone(), end);
         let leaving = EndOnDrop(patience.clone());
         let mut asked = 0;
         loop {
@@ -272,7 +273,7 @@ impl Register {
                 biased;
                 outcome = &mut request => outcome,
                 () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.about)),
-                () = self.engine.sleep_on(patience.left()) => {
+                _ = self.engine.sleep_until(end) => {
                     // The request is not dropped: the end of patience makes the backend answer at once.
                     leaving.0.end();
                     request.await

@@ -195,6 +195,22 @@ async fn a_suspend_counts_for_the_limit_of_a_wait() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_suspend_counts_for_a_wait_for_another_value() {
+    let world = World::new(|_, _, _| pass());
+    let value = world.locks.versioned("value");
+    let seen = value.read().await.unwrap();
+    let waits = tokio::spawn({
+        let (value, seen) = (value.clone(), seen.clone());
+        async move { value.changed(&seen, ms(60_000)).await }
+    });
+    tokio::time::sleep(ms(5_000)).await;
+    world.clock.sleeps(ms(120_000));
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(waits.is_finished(), "it waits beyond its limit");
+    assert_eq!(waits.await.unwrap().unwrap(), seen);
+}
+
 /// The pauses grow, so that a store that is slow is not asked ever more.
 #[tokio::test(start_paused = true)]
 async fn renewals_without_an_answer_are_sent_a_few_times() {
