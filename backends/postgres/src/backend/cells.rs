@@ -177,7 +177,8 @@ impl PostgresCells {
             ];
             self.pool.query(&self.statements.seen_many, params).await
         } else if writes.iter().all(|write| is_living(write)) {
-            let params: &[&(dyn ToSql + Sync)] = &[&names, &seen, &texts, &versions, &keeps];
+            let waits = texts.iter().any(|text| !text.is_empty());
+            let params: &[&(dyn ToSql + Sync)] = &[&names, &seen, &texts, &versions, &keeps, &waits];
             self.pool.query(&self.statements.living_many, params).await
         } else {
             let anew: Vec<bool> = writes.iter().map(|write| !is_living(write)).collect();
@@ -319,7 +320,8 @@ const MAX_TEXT: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {
-    use leasehold_backend::cell::laws;
+    use leasehold_backend::cell::{Call, Put, laws};
+    use leasehold_core::Fence;
     use leasehold_testkit::PostgresServer;
 
     use super::*;
@@ -339,6 +341,45 @@ mod tests {
         laws::lapsed_cell_is_free(&cells, Duration::from_secs(2)).await;
         let (stop, resume) = (|| server.stop().unwrap(), async || server.resume().unwrap());
         laws::unanswered_write_may_have_happened(&cells, stop, resume).await;
+    }
+
+    /// Judges by the server's positions in its log: what was written, and what was brought to the disk.
+    #[tokio::test]
+    async fn joint_end_waits_for_the_disk_only_beside_a_renewal() {
+        let Some(server) = PostgresServer::start_or_skip().await else { return };
+        let cells = cells(&server).await;
+        let text = "SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()".to_owned();
+        let behind = Sql { name: "behind", text, types: &[] };
+        // Makes all of these writes at once, and returns whether they are not on the disk.
+        let made = async |writes: &[Write]| -> bool {
+            let outcomes = cells.write(&writes.iter().collect::<Vec<_>>(), Locked::Wait).await;
+            for outcome in outcomes {
+                assert!(matches!(outcome, Ok(WriteOutcome::Written { .. })), "{outcome:?}");
+            }
+            cells.pool.query(&behind, &[]).await.unwrap()[0].get(0)
+        };
+        let (mut after_ends, mut after_others) = (0, 0);
+        for round in 0..100 {
+            let write = |name: &str, when, version, text: &str| {
+                let keep = Duration::from_secs(60);
+                let (text, fence) = (text.to_owned(), Fence::new(1, 1, 0));
+                let put = Put { text, version, fence, keep, call: Call::None };
+                let at = Resource::new(&format!("{name}/{round}")).unwrap();
+                Write { at, when, put, answer: WriteAnswer::Brief }
+            };
+            let next = |name: &str, version, text: &str| {
+                write(name, WriteCondition::Living { version, epoch: None }, version + 1, text)
+            };
+            for name in ["a", "b", "c"] {
+                made(&[write(name, WriteCondition::Free, 1, "claim")]).await;
+            }
+            after_others += u32::from(made(&[next("a", 1, "claim"), next("b", 1, "claim")]).await);
+            after_others += u32::from(made(&[next("a", 2, "claim"), next("b", 2, "")]).await);
+            after_ends += u32::from(made(&[next("a", 3, ""), next("c", 1, "")]).await);
+        }
+        // The server writes its log by itself as well, at any time.
+        assert!(after_ends >= 20, "{after_ends} of 100 joint ends were not on the disk");
+        assert!(after_others <= 20, "{after_others} of 200 joint renewals were not on the disk");
     }
 
     #[tokio::test]

@@ -71,7 +71,8 @@ pub(crate) struct Statements {
     pub(crate) living_one: Sql,
     /// As `living_one`, and answers the row where the condition does not hold.
     pub(crate) living_full: Sql,
-    /// Renews or ends claims, each of which is alone in its cell.
+    /// Renews or ends claims, each of which is alone in its cell. The last parameter says whether the commit is waited
+    /// for, as it must be if one is renewed.
     pub(crate) living_many: Sql,
     /// As `own_many`, with the rows written out: one statement for each of the smallest numbers of rows.
     own_few: Vec<Sql>,
@@ -102,7 +103,7 @@ impl Statements {
             ),
             living_one: living_one(own, &table),
             living_full: living_full(own, &table, &cell),
-            living_many: living_many(own.name("living_many", "living_registers"), &table),
+            living_many: living_many(own, &table),
             own_few: own_few(own, &table, names),
             own_many: own_many(own.name("own_many", "own_registers"), &table, &epoch_on(names, 7)),
             seen_one: seen_one(own.name("seen_one", "seen_register"), &table, &epoch),
@@ -236,21 +237,28 @@ fn own_many(name: &'static str, table: &str, epoch: &str) -> Sql {
 /// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
 /// nobody is called.
 ///
-/// The commit of an end is not waited for: if the server crashes before it is on the disk, the claim ends with its
-/// lease instead. Whatever is committed after it and waited for brings it to the disk as well. The value of a
-/// register is always waited for.
+/// The commit of an end is not waited for.
 fn living(own: Table, table: &str) -> String {
-    let without_waiting = match own {
-        Table::Locks => {
-            "AND ($3 <> '' OR pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL) "
-        }
-        Table::Registers => "",
-    };
+    let without_waiting = without_waiting(own, "$3 <> ''");
     format!(
         "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
          lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
          WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() {without_waiting}RETURNING true"
     )
+}
+
+/// Returns a condition that always holds, and by which the commit is not waited for unless `waits`. It is for the ends
+/// of claims alone.
+///
+/// If the server crashes before such a commit is on the disk, the claims end with their leases instead. A later commit
+/// that is waited for brings it to the disk as well. The value of a register is always waited for.
+fn without_waiting(own: Table, waits: &str) -> String {
+    match own {
+        Table::Locks => {
+            format!("AND ({waits} OR pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL) ")
+        }
+        Table::Registers => String::new(),
+    }
 }
 
 fn living_one(own: Table, table: &str) -> Sql {
@@ -271,16 +279,25 @@ fn living_full(own: Table, table: &str, cell: &str) -> Sql {
     )
 }
 
-fn living_many(name: &'static str, table: &str) -> Sql {
+fn living_many(own: Table, table: &str) -> Sql {
     let unlocked = unlocked(table, "unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep)");
+    let without_waiting = without_waiting(own, "$6");
     sql(
-        name,
+        own.name("living_many", "living_registers"),
         format!(
             "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
-                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() RETURNING c.name, c.epoch, c.seq"
+                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() {without_waiting}\
+                     RETURNING c.name, c.epoch, c.seq"
         ),
-        &[Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
+        &[
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::BOOL,
+        ],
     )
 }
 
