@@ -115,6 +115,10 @@ impl Client {
     /// | `sqlite:/a/file.db` (feature `sqlite`) | a database file, for all processes of one machine |
     /// | `memcached://host:11211`, `memcacheds://…` (feature `memcached`) | memcached servers |
     ///
+    /// # Cancel safety
+    /// Dropping the future affects no lock. What opening creates, such as tables, a directory or the epoch of new
+    /// servers of a `redlock:`, may or may not exist.
+    ///
     /// # Errors
     /// `Invalid` if the URL cannot be parsed, `Unavailable` if the server does not answer, `Denied` if
     /// it refuses the credentials. Passwords are never part of the text.
@@ -230,6 +234,9 @@ impl Client {
 
     /// Returns the holders of a resource and its waiters.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// `Invalid` if no resource can have this name; otherwise the failure of the server.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
@@ -287,6 +294,9 @@ impl Client {
     /// Lists up to `limit` resources that are held or waited for and whose names begin with `prefix`,
     /// ordered by name, starting after `after`.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// The failure of the server.
     pub async fn list(
@@ -310,6 +320,9 @@ impl Client {
     /// # Does not promise
     /// Waits without [`Lock::detect_deadlocks`] are not seen. Claims that wait behind a deadlock, and a
     /// deadlock that waits for another one, are not reported.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// `Unsupported` if the store does not show whole notes; nothing is sent. Otherwise the
@@ -450,6 +463,9 @@ impl ClientBuilder {
     }
 
     /// Opens the store that `url` names.
+    ///
+    /// # Cancel safety
+    /// As [`Client::open`].
     ///
     /// # Errors
     /// As [`Client::open`].

@@ -35,6 +35,9 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the lock is released in the background.
     pub async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         let mut findings = promises(self.profile(), ttl);
         findings.extend(self.try_out(ttl).await);

@@ -125,6 +125,9 @@ impl Barrier {
     ///
     /// # Errors
     /// The failure of the store.
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     pub async fn is_broken(&self) -> Result<bool> {
         let register = self.register("read")?;
         Ok(State::read(&register, register.read().await?.value.as_deref())?.broken.is_some())
@@ -134,6 +137,9 @@ impl Barrier {
     ///
     /// # Errors
     /// The failure of the store.
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     pub async fn arrived(&self) -> Result<u32> {
         let register = self.register("read")?;
         let state = State::read(&register, register.read().await?.value.as_deref())?;

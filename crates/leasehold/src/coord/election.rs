@@ -92,6 +92,9 @@ impl Election {
 
     /// Leads if the election has no leader; `None` if another candidate leads.
     ///
+    /// # Cancel safety
+    /// As [`Election::campaign`].
+    ///
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
@@ -111,6 +114,9 @@ impl Election {
     }
 
     /// Returns the present leader.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).

@@ -279,6 +279,9 @@ impl SingleFlight {
 
     /// Returns the value that is kept now, fresh or stale, without loading; `None` if none is.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// The failure of the store.
     pub async fn get(&self) -> Result<Option<FlightOutcome>> {

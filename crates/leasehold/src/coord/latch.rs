@@ -113,6 +113,9 @@ impl Latch {
     /// # Errors
     /// As [`Latch::count_down`].
     pub async fn remaining(&self) -> Result<u32> {
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
         let register = self.register("read")?;
         let found = register.read().await?.value;
         Ok(self.state(&register, found.as_deref())?.remaining())

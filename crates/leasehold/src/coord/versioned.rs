@@ -86,6 +86,9 @@ impl Versioned {
 
     /// Returns the present value.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// `Unsupported` if the store keeps no values; otherwise the failure of the store.
     pub async fn read(&self) -> Result<VersionedValue> {

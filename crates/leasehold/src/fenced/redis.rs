@@ -112,6 +112,9 @@ pub enum FencedRedisError<E> {
 impl<C: RedisEval> FencedRedis<C> {
     /// Opens `key` on behalf of `fence`, and excludes every older one.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, older fences may or may not be excluded.
+    ///
     /// # Errors
     /// `Stale` if a newer fence was here; `NoFence`; `NoSlot`; `Damaged`; `Connection`.
     pub async fn open(

@@ -111,6 +111,9 @@ impl QuorumConfig {
 impl Quorum {
     /// Reads the state of all members, and needs the answers of a majority.
     ///
+    /// # Cancel safety
+    /// If the future is dropped, members that may be armed may or may not be. That changes no lock, and fences still rise.
+    ///
     /// # Errors
     /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that does
     /// not pass; `Unavailable` if a majority does not answer, or the operating system gives no random
@@ -153,6 +156,9 @@ impl Quorum {
     /// Other clients may still hold locks. A lock that was granted before the members lost their memory
     /// may be valid for as long as the longest lease: an operator that calls this earlier may let a
     /// second holder in, and only the fence distinguishes the two.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the members may or may not be armed. Nothing is harmed; call it again.
     ///
     /// # Errors
     /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed; call it again.

@@ -454,6 +454,9 @@ impl<K: kind::Kind> Lock<K> {
 
     /// Returns the holders of this lock and its waiters.
     ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    ///
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn inspect(&self) -> Result<Snapshot> {
@@ -462,6 +465,9 @@ impl<K: kind::Kind> Lock<K> {
 
     /// Waits up to `limit` until the state of the lock differs from `seen`, and returns its state at
     /// that time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Client::changed`](crate::Client::changed).
