@@ -42,11 +42,7 @@ pub(crate) fn decode_call(text: &str) -> Option<(Resource, Call)> {
         _ => {}
     }
     let (answers, digits) = call.strip_prefix('+').map_or((false, call), |digits| (true, digits));
-    let addresses = digits
-        .as_bytes()
-        .chunks(8)
-        .map(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
-    let mut addresses = addresses.collect::<Option<Vec<u32>>>()?;
+    let mut addresses = digits.as_bytes().chunks(8).map(address).collect::<Option<Vec<u32>>>()?;
     if answers && addresses.is_empty() {
         return None;
     }
@@ -54,6 +50,13 @@ pub(crate) fn decode_call(text: &str) -> Option<(Resource, Call)> {
         resource,
         if answers { Call::Answered(addresses.remove(0), addresses) } else { Call::These(addresses) },
     ))
+}
+
+/// Reads an address, which is written in one way.
+fn address(digits: &[u8]) -> Option<u32> {
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_written = digits.len() == 8 && digits.iter().all(is_digit);
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok().filter(|_| is_written)
 }
 
 #[cfg(test)]
@@ -76,7 +79,7 @@ mod tests {
             assert_eq!(decode_call(&encode_call(&at, &call)), Some((at.clone(), call)));
         }
         assert_eq!(encode_call(&at, &Call::None), "");
-        for bad in ["", "x", "zz a", "0000000g a", "0 ", "+ a"] {
+        for bad in ["", "x", "zz a", "0000000g a", "0 ", "+ a", "7 a", "0000000A a", "0000000+7 a"] {
             assert_eq!(decode_call(bad), None, "{bad}");
         }
     }

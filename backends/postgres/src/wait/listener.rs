@@ -90,8 +90,10 @@ async fn forward(link: &Link, mut messages: ServerMessages, notifier: &Notifier)
         tokio::select! {
             message = messages.recv() => match message {
                 Some(AsyncMessage::Notification(notification)) => {
-                    if let Some((resource, call)) = decode_call(notification.payload()) {
-                        notifier.notify(&resource, &call);
+                    match decode_call(notification.payload()) {
+                        Some((resource, call)) => notifier.notify(&resource, &call),
+                        // It may have come from any account of the database. A waiter looks again by itself.
+                        None => tracing::debug!("a notification that is not a call was ignored"),
                     }
                 }
                 Some(_) => {}
