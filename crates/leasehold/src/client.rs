@@ -148,7 +148,7 @@ impl Client {
         found.map_err(|failure| Error::failed("diagnose", failure))
     }
 
-    #[cfg(leasehold_sim)]
+    #[cfg(any(test, leasehold_sim))]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -4,6 +4,8 @@
 //! each generation ends in one way for all. The results of the last generations are kept, so that a
 //! party that reads late still learns the result of its own.
 
+#[cfg(test)]
+mod fuzz;
 mod state;
 
 use std::sync::Arc;
@@ -123,11 +125,11 @@ impl Barrier {
 
     /// Returns `true` if it is broken, and has not been reset since.
     ///
-    /// # Errors
-    /// The failure of the store.
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
+    /// # Errors
+    /// The failure of the store.
     pub async fn is_broken(&self) -> Result<bool> {
         let register = self.register("read")?;
         Ok(State::read(&register, register.read().await?.value.as_deref())?.broken.is_some())
@@ -135,11 +137,11 @@ impl Barrier {
 
     /// Returns the number of parties that have arrived and wait.
     ///
-    /// # Errors
-    /// The failure of the store.
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
+    /// # Errors
+    /// The failure of the store.
     pub async fn arrived(&self) -> Result<u32> {
         let register = self.register("read")?;
         let state = State::read(&register, register.read().await?.value.as_deref())?;

@@ -5,6 +5,9 @@
 //! dies or leaves before, the notification goes to the next. Each step is one swap of the register, so
 //! no change is partial.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use std::time::Duration;
 use leasehold_core::{Moment, Resource};
 
 use super::members::{Member, Members};
-use crate::engine::registers::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, are_distinct, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, RwLock};
@@ -436,13 +439,18 @@ struct WaitQueue {
 impl WaitQueue {
     fn read(register: &Register, found: Option<&[u8]>) -> Result<WaitQueue> {
         let Some(found) = found else { return Ok(WaitQueue::default()) };
-        let read = || {
-            let mut parts = Parts::of(KIND, found)?;
-            let lock = String::from_utf8(parts.text()?.to_vec()).ok()?;
-            let queue = WaitQueue { lock, notified: parts.numbers()?, waiting: parts.numbers()? };
-            parts.is_read().then_some(queue)
-        };
-        read().ok_or_else(|| foreign(register, "condition"))
+        WaitQueue::parsed(found).ok_or_else(|| foreign(register, "condition"))
+    }
+
+    fn parsed(found: &[u8]) -> Option<WaitQueue> {
+        let mut parts = Parts::of(KIND, found)?;
+        // Errors name the lock.
+        let lock = Resource::new(str::from_utf8(parts.text()?).ok()?).ok()?;
+        let (notified, waiting) = (parts.numbers()?, parts.numbers()?);
+        let is_empty = notified.is_empty() && waiting.is_empty();
+        let is_possible = !is_empty && are_distinct(notified.iter().chain(&waiting));
+        let queue = WaitQueue { lock: lock.as_str().to_owned(), notified, waiting };
+        (parts.is_read() && is_possible).then_some(queue)
     }
 
     /// Reads the present queue.

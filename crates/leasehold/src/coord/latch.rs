@@ -4,12 +4,15 @@
 //! repeated because its answer was lost is one count. Each instance of a latch has a number drawn at
 //! random, so an instance that was removed is not confused with the next.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Resource;
 
-use crate::engine::registers::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, are_distinct, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -110,12 +113,12 @@ impl Latch {
 
     /// Returns the number of missing counts.
     ///
-    /// # Errors
-    /// As [`Latch::count_down`].
-    pub async fn remaining(&self) -> Result<u32> {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
+    /// # Errors
+    /// As [`Latch::count_down`].
+    pub async fn remaining(&self) -> Result<u32> {
         let register = self.register("read")?;
         let found = register.read().await?.value;
         Ok(self.state(&register, found.as_deref())?.remaining())
@@ -234,13 +237,15 @@ impl State {
     const HEADER: usize = 1 + 3 * size_of::<u64>();
 
     fn read(register: &Register, found: &[u8]) -> Result<State> {
-        let read = || {
-            let mut parts = Parts::of(KIND, found)?;
-            let (made, count) = (parts.number()?, u32::try_from(parts.number()?).ok()?);
-            let state = State { made, count, counted: parts.numbers()? };
-            parts.is_read().then_some(state)
-        };
-        read().ok_or_else(|| foreign(register, "latch"))
+        State::parsed(found).ok_or_else(|| foreign(register, "latch"))
+    }
+
+    fn parsed(found: &[u8]) -> Option<State> {
+        let mut parts = Parts::of(KIND, found)?;
+        let (made, count) = (parts.number()?, u32::try_from(parts.number()?).ok()?);
+        let state = State { made, count, counted: parts.numbers()? };
+        let is_possible = state.counted.len() <= state.count as usize && are_distinct(&state.counted);
+        (parts.is_read() && is_possible).then_some(state)
     }
 
     fn written(&self) -> Vec<u8> {

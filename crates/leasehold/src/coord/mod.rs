@@ -8,6 +8,8 @@ mod cache;
 mod condition;
 mod election;
 mod flight;
+#[cfg(test)]
+mod fuzz;
 mod latch;
 mod members;
 mod multi;

@@ -22,6 +22,8 @@
 
 mod column;
 mod file;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 pub mod header;
 mod object;

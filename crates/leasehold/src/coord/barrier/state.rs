@@ -4,7 +4,7 @@
 
 use super::BarrierWaitResult;
 use crate::engine::Register;
-use crate::engine::registers::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, are_distinct, foreign};
 use crate::error::{ErrorKind, Result};
 
 /// The result of an arrival.
@@ -94,7 +94,8 @@ impl State {
                 (parts, made)
             }
         };
-        let generation = parts.number()?;
+        // Another generation follows.
+        let generation = parts.number().filter(|number| *number < u64::MAX)?;
         let parties = u32::try_from(parts.number()?).ok()?;
         let broken = match parts.byte()? {
             0 => None,
@@ -105,8 +106,11 @@ impl State {
         };
         let ended = parts.text()?.to_vec();
         let (arrived, before) = (parts.numbers()?, parts.numbers()?);
+        // The last one to arrive ends the generation.
+        let is_open = arrived.is_empty() || arrived.len() < parties as usize;
+        let is_possible = is_open && are_distinct(&arrived) && are_distinct(&before);
         let state = State { made, generation, parties, broken, ended, arrived, before };
-        parts.is_read().then_some(state)
+        (parts.is_read() && is_possible).then_some(state)
     }
 
     pub(super) fn written(&self) -> Vec<u8> {

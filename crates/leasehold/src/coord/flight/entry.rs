@@ -5,6 +5,9 @@
 //! store says is rounded down, so a value is written with as much more, once: each time that it is written again
 //! it loses some of its life and gains none.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::time::Duration;
 
 use crate::engine::registers::record::{Parts, Record, foreign};
@@ -116,12 +119,16 @@ fn parsed(found: &[u8]) -> Option<Entry> {
     let mut time = || parts.number().map(Duration::from_millis);
     let (fresh_above, usable_above, took) = (time()?, time()?, time()?);
     let text = parts.text()?;
+    let times = [fresh_above, usable_above, took];
     let value = match kind {
-        LOADING => None,
+        LOADING if text.is_empty() && times == [Duration::ZERO; 3] => None,
         VALUE => Some(Some(text.to_vec())),
-        NOTHING => Some(None),
+        NOTHING if text.is_empty() => Some(None),
         _ => return None,
     };
+    if fresh_above < usable_above {
+        return None;
+    }
     let value = value.map(|value| Kept { value, fresh_above, usable_above, took });
     parts.is_read().then_some(Entry { loading, value, left: Duration::ZERO })
 }

@@ -5,6 +5,8 @@
 //! nor another primitive of the same name is misread. A value that cannot be read is refused and left as
 //! it is.
 
+use std::collections::HashSet;
+
 use crate::engine::Register;
 use crate::error::{Error, ErrorKind};
 
@@ -81,6 +83,12 @@ impl<'a> Parts<'a> {
     pub(crate) fn is_read(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Returns `true` if each number is present once, as the numbers of members are.
+pub(crate) fn are_distinct<'n>(numbers: impl IntoIterator<Item = &'n u64>) -> bool {
+    let mut seen = HashSet::new();
+    numbers.into_iter().all(|number| seen.insert(*number))
 }
 
 /// Returns the error for a register whose value this primitive did not write.

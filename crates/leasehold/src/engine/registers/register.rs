@@ -6,6 +6,9 @@
 //! random marks of its last writers. The marks go with the value. So a write is not sent again if the first
 //! one may have made a value that was removed since, and would be made twice.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -404,6 +407,14 @@ fn took_place(seen: &Seen, mark: Mark, found: &Seen) -> Option<bool> {
     listed.then_some(false)
 }
 
+#[cfg(test)]
+impl Seen {
+    /// Returns what is seen of a value without its writers.
+    pub(crate) fn of(value: &[u8], left: Option<Duration>) -> Seen {
+        Seen { value: Some(value.to_vec()), stamp: Stamp::new(""), left, marks: Vec::new() }
+    }
+}
+
 /// Encodes a value for storage: the number of marks, the marks, and the value itself.
 fn framed(value: &[u8], mark: Mark, before: &[Mark]) -> Vec<u8> {
     let kept = &before[..before.len().min(MAX_MARKS - 1)];
@@ -421,7 +432,7 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
     let Some(frame) = value else { return Ok(Seen { value: None, stamp, left, marks: Vec::new() }) };
     let parts = frame.split_first().and_then(|(count, rest)| {
         rest.split_at_checked(usize::from(*count) * size_of::<Mark>())
-            .filter(|_| usize::from(*count) <= MAX_MARKS)
+            .filter(|_| (1..=MAX_MARKS).contains(&usize::from(*count)))
     });
     let Some((marks, value)) = parts else {
         let detail =
@@ -474,7 +485,12 @@ mod tests {
 
     #[test]
     fn a_foreign_value_is_refused() {
-        for frame in [&b""[..], b"\x02short", b"\xffand a long text that has no room for so many marks"] {
+        for frame in [
+            &b""[..],
+            b"\0no writer",
+            b"\x02short",
+            b"\xffand a long text that has no room for so many marks",
+        ] {
             let found = Registered { value: Some(frame.to_vec()), stamp: Stamp::new(""), left: None };
             assert_eq!(unframed(found).unwrap_err().kind, FailureKind::Foreign);
         }
