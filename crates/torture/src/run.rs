@@ -9,6 +9,7 @@ use leasehold_history::{Checker, History, Verdict};
 
 use crate::error::RigError;
 use crate::nemesis::{FaultKind, Nemesis, Strike};
+use crate::plan::Plan;
 use crate::recorder::Progress;
 use crate::report::{Recording, Report};
 use crate::rig::{Rig, prefix};
@@ -132,10 +133,17 @@ async fn checked(checker: &Checker, history: History) -> (History, Result<Verdic
 /// Returns the checker with bounds for a machine that may be busy.
 fn checker(rig: &Rig) -> Checker {
     let mut checker = Checker::new();
+    checker.handover = handover(rig.plan());
     checker.recovery = rig.stays() + RECOVERY;
     checker.overstay = OVERSTAY;
     checker.lateness = LATENESS;
     checker
+}
+
+/// Returns the time within which a lock that is released, or that nobody holds, goes to one who waits for it: less than
+/// the lease that remains if the release was not sent, and so little of the longest wait that many waits show it.
+fn handover(plan: &Plan) -> Duration {
+    (plan.ttl * 2 / 3).min(plan.limit / 3).max(HANDOVER_MIN)
 }
 
 /// The next act of the nemesis.
@@ -190,6 +198,8 @@ const OVERSTAY: Duration = Duration::from_secs(4);
 /// A busy machine runs the worker late. The promise itself is 50 ms of running time.
 const LATENESS: Duration = Duration::from_millis(500);
 const RECOVERY: Duration = Duration::from_secs(15);
+/// A busy machine, or a distant store, delays a grant for as long.
+const HANDOVER_MIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -210,6 +220,16 @@ mod tests {
             events.swap(1, 2);
         }
         History::new(events)
+    }
+
+    #[test]
+    fn handovers_are_judged_by_waits_that_are_longer_and_within_the_lease() {
+        let plan = Plan::new("file:///nowhere");
+        assert!(handover(&plan) < plan.ttl && handover(&plan) * 3 <= plan.limit);
+        let (mut long, mut short) = (plan.clone(), plan);
+        (long.ttl, short.limit) = (Duration::from_secs(60), Duration::from_millis(10));
+        assert!(handover(&long) * 3 <= long.limit);
+        assert_eq!(handover(&short), HANDOVER_MIN);
     }
 
     #[tokio::test]
