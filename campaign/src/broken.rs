@@ -2,19 +2,20 @@
 //!
 //! Ground rules: nothing but tests starts them. Each defect is one that a real client could have.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::Client;
 use leasehold::backend::{
-    AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Failure, Fence, Finding, Grant, Hint, Patience,
-    Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
-    Step,
+    AtOnce, Backend, BreakOutcome, Claim, ClaimId, DirectRequests, Failure, Fence, Finding, Grant, Hint,
+    Patience, Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    SnapshotVersion, Step,
 };
 use leasehold_torture::worker;
 
@@ -43,13 +44,15 @@ pub enum Defect {
     MakesUpLosses,
     /// A release frees the lock, and the client says that the store no longer knew the claim.
     MakesUpGoneReleases,
+    /// A claim that waits is not withdrawn when its caller leaves.
+    StaysInQueue,
     /// A process that was killed leaves something behind with which no other one opens the store.
     StaysShut,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 11] = [
+    pub const ALL: [Defect; 12] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -60,6 +63,7 @@ impl Defect {
         Defect::ForgetsReleases,
         Defect::MakesUpLosses,
         Defect::MakesUpGoneReleases,
+        Defect::StaysInQueue,
         Defect::StaysShut,
     ];
 
@@ -96,6 +100,7 @@ pub fn work(name: &str) -> ExitCode {
             Client::builder().over(Arc::new(Broken {
                 inner: client.backend().clone(),
                 defect,
+                waiting: Mutex::default(),
                 _client: client,
             }))
         })
@@ -116,11 +121,17 @@ fn was_killed_before(url: &str) -> bool {
 struct Broken {
     inner: Arc<dyn Backend>,
     defect: Defect,
+    /// The claims that wait.
+    waiting: Mutex<HashSet<ClaimId>>,
     /// Its engine does nothing, and lives as long.
     _client: Client,
 }
 
 impl Broken {
+    fn waiting(&self) -> MutexGuard<'_, HashSet<ClaimId>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn falsified(&self, mut grant: Grant) -> Grant {
         let Some(fence) = grant.fence else { return grant };
         grant.fence = match self.defect {
@@ -180,8 +191,12 @@ impl Backend for Broken {
         let deaf = Patience::none(patience.clock().clone());
         let patience = if self.defect == Defect::DropsWakeUps { &deaf } else { patience };
         match self.inner.contend(claim, patience).await? {
-            Step::Granted(grant) => Ok(Step::Granted(self.falsified(grant))),
+            Step::Granted(grant) => {
+                self.waiting().remove(&claim.id);
+                Ok(Step::Granted(self.falsified(grant)))
+            }
             Step::Busy(hint) => {
+                self.waiting().insert(claim.id);
                 if self.defect == Defect::ReleasesOthers {
                     self.end_others(claim, patience).await;
                 }
@@ -218,6 +233,15 @@ impl Backend for Broken {
                 let answers = self.inner.release(batch).await;
                 let deny = |answer| if matches!(answer, Release::Freed) { Release::Gone } else { answer };
                 answers.into_iter().map(deny).collect()
+            }
+            Defect::StaysInQueue => {
+                let is_waiting: Vec<bool> =
+                    batch.iter().map(|claim| self.waiting().remove(&claim.id)).collect();
+                let held = batch.iter().copied().zip(&is_waiting).filter(|(_, waits)| !**waits);
+                let held: Vec<&Claim> = held.map(|(claim, _)| claim).collect();
+                let mut answers = self.inner.release(&held).await.into_iter();
+                let mut answer = |waits| if waits { None } else { answers.next() }.unwrap_or(Release::Freed);
+                is_waiting.into_iter().map(&mut answer).collect()
             }
             _ => self.inner.release(batch).await,
         }

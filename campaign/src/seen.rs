@@ -40,7 +40,7 @@ pub struct Seen {
     pub unexplained: Option<u64>,
     /// Waits and losses that came too late, or false ones (I5, I6, I12, I13).
     pub liveness: u64,
-    /// Everything else (I7, I8, I9, I11).
+    /// Everything else (I7 to I11).
     pub hygiene: u64,
 }
 

@@ -178,6 +178,14 @@ async fn a_release_that_is_not_sent_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn place_of_an_acquisition_that_was_dropped_is_found() {
+    let dropping = |plan: &mut Plan| (plan.cancels, plan.cancelled_within) = (2, Some(TTL / 4));
+    guilty(&verdict(Defect::StaysInQueue, Trouble::Nothing, dropping).await, Invariant::I10);
+    let honest = verdict(Defect::None, Trouble::Nothing, dropping).await;
+    assert!(honest.is_clean(), "{:#?}", honest.violations);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_that_is_made_up_is_found() {
     let long_leases = |plan: &mut Plan| {
         (plan.ttl, plan.hold, plan.locks) = (TTL * 5, TTL * 5, Plan::mutexes(3));
@@ -230,6 +238,7 @@ fn is_shown(defect: Defect, seen: &Seen, texts: &[String]) -> bool {
         Defect::FencesFall | Defect::FencesRepeat => seen.fences > 0,
         Defect::DropsWakeUps => says("nothing woke them before"),
         Defect::ForgetsReleases => says("locks that were released while somebody waited were not granted"),
+        Defect::StaysInQueue => says("after an acquisition of them was dropped"),
         Defect::MakesUpLosses | Defect::MakesUpGoneReleases => says("was reported as lost to the store"),
     }
 }
@@ -262,6 +271,7 @@ async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
         Defect::ForgetsReleases,
         Defect::DropsWakeUps,
         Defect::MakesUpGoneReleases,
+        Defect::StaysInQueue,
     ];
     is_found_in(Store::Sqlite, 20, &defects).await;
 }

@@ -86,6 +86,7 @@ pub(super) fn bounds() -> String {
          | I5: a lock can be acquired again after the last fault | the ttl and {} | see below |\n\
          | I5: a lock that was released goes to one who waits, three times of four | at once | see below |\n\
          | I6: a wait returns by its limit | {} | {} |\n\
+         | I10: a lock goes to one who waits also after a dropped acquisition, three times of four | at once | see below |\n\
          | I11: no release succeeds after the validity | {} | {} |\n\
          | I12: a loss is seen when the validity ends | {} | {} |\n\
          | I13: no loss is seen before | {} | {} |\n\n",
@@ -135,7 +136,9 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 \x20 In F6 hardly any lock was held past its lease.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
 - Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
-- That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n";
+- That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n\n\
+Runs that name I8 as not judged had no holder that acquired again what it held.\n\
+What a dropped acquisition leaves (I10) was not judged in them either.\n";
 
 fn shown(time: Duration) -> String {
     humantime::format_duration(time).to_string()

@@ -12,6 +12,7 @@ use crate::report::Report;
 use crate::verdict::{Counts, Verdict};
 use crate::view::{Stamps, View};
 
+mod dropped;
 mod fences;
 mod handover;
 mod losses;
@@ -96,6 +97,7 @@ impl Checker {
         handover::check(&view, self, &mut report);
         residue::check(&view, &mut report);
         releases::check(&view, self, &mut report);
+        dropped::check(&view, self, &mut report);
         losses::check(&view, self, &mut report);
         linear::check(&view, self.states, &mut report);
         let mut violations = report.violations;

@@ -42,6 +42,9 @@ pub struct Event {
     pub error: Option<String>,
 }
 
+/// The error of an acquisition whose caller dropped it on its way: it failed, and must have left nothing.
+pub const CANCELLED: &str = "cancelled";
+
 /// The stage of an operation that an event records. No variant will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

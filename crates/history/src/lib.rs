@@ -17,7 +17,7 @@
 //! | `f` | the [operation](Operation) |
 //! | `key` | the name of the lock, which is also that of its register |
 //! | `v` | the [values](Values) |
-//! | `err` | the error, or the cause of a loss; that of a register that refuses a fence begins with `refused` |
+//! | `err` | the error, or the cause of a loss; that of a register that refuses a fence begins with `refused`, and that of an acquisition whose caller dropped it is `cancelled` |
 //!
 //! The stage `info` is Jepsen's: an operation without an answer may still happen, at any later time.
 
@@ -37,7 +37,7 @@ mod verdict;
 mod view;
 
 pub use check::Checker;
-pub use event::{Event, FenceValue, Mode, Operation, Stage, Values};
+pub use event::{CANCELLED, Event, FenceValue, Mode, Operation, Stage, Values};
 pub use export::{Exporter, Format};
 pub use history::{History, ReadError};
 pub use timeline::Timeline;

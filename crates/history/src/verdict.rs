@@ -28,6 +28,8 @@ pub enum Invariant {
     I8,
     /// A release or a renewal never touches the grant of another owner.
     I9,
+    /// An acquisition that its caller drops leaves nothing behind.
+    I10,
     /// A release after a loss is an error.
     I11,
     /// A loss is reported no later than the validity ends.
@@ -135,7 +137,7 @@ impl Invariant {
             Invariant::I1 | Invariant::I2 | Invariant::I3 | Invariant::Linearizable => Class::Safety,
             Invariant::I4 => Class::Timing,
             Invariant::I5 | Invariant::I6 | Invariant::I12 | Invariant::I13 => Class::Liveness,
-            Invariant::I7 | Invariant::I8 | Invariant::I9 | Invariant::I11 => Class::Hygiene,
+            Invariant::I7 | Invariant::I8 | Invariant::I9 | Invariant::I10 | Invariant::I11 => Class::Hygiene,
         }
     }
 
@@ -151,6 +153,7 @@ impl Invariant {
             Invariant::I7 => "nothing is left after everything was closed",
             Invariant::I8 => "reentrancy counts are exact",
             Invariant::I9 => "a release or a renewal touches its own grant only",
+            Invariant::I10 => "an acquisition that is dropped leaves nothing behind",
             Invariant::I11 => "a release after a loss is an error",
             Invariant::I12 => "a loss is reported when the validity ends",
             Invariant::I13 => "no loss is reported while the lease is renewed",

@@ -181,6 +181,17 @@ impl<'h> View<'h> {
         self.faults.iter().filter(move |fault| fault.from <= until && fault.until >= from)
     }
 
+    /// Returns the acquisitions of each lock, in the order of their requests.
+    pub(crate) fn requests_by_key(&self) -> BTreeMap<&'h str, Vec<&Call<'h>>> {
+        let mut keys: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+        for call in self.calls.iter().filter(|call| call.invoke.operation == Operation::Acquire) {
+            if let Some(key) = call.invoke.key.as_deref() {
+                keys.entry(key).or_default().push(call);
+            }
+        }
+        keys
+    }
+
     /// Returns the grants of each lock, in the order in which their holders learnt of them.
     pub(crate) fn grants_by_key(&self) -> BTreeMap<&'h str, Vec<&GrantLife<'h>>> {
         let mut keys: BTreeMap<&str, Vec<&GrantLife>> = BTreeMap::new();

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_history::{Event, History, Operation, Stage, Values};
+use leasehold_history::{CANCELLED, Event, History, Operation, Stage, Values};
 
 use crate::clock::now;
 
@@ -160,8 +160,6 @@ fn is_expected(error: &str) -> bool {
 
 /// The error of an acquisition that was not free within its limit.
 pub(crate) const BUSY: &str = "busy";
-/// The error of an acquisition whose future was dropped.
-pub(crate) const CANCELLED: &str = "cancelled";
 
 #[cfg(test)]
 mod tests {

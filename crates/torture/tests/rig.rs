@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use leasehold_torture::history::{Checker, History, Operation, Stage};
+use leasehold_torture::history::{Checker, History, Invariant, Operation, Stage};
 use leasehold_torture::{Dense, Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, Torture, worker};
 
 fn main() -> ExitCode {
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         faults_on_workers_are_recorded_and_nothing_is_left().await;
         shared_locks_are_recorded_with_their_modes().await;
         dense_locks_change_hands_quickly_beside_the_others().await;
+        holders_acquire_again_what_they_hold().await;
         a_worker_that_ends_by_itself_is_noticed().await;
         a_worker_that_is_killed_from_outside_ends_when_it_ended().await;
         a_run_ends_when_it_has_recorded_enough().await;
@@ -144,6 +145,26 @@ async fn dense_locks_change_hands_quickly_beside_the_others() {
     assert_eq!((dense_keys, keys.len()), (dense.locks, dense.locks + 1));
     let residues = history.events().iter().filter(|event| event.operation == Operation::Residue);
     assert!(residues.count() > dense.locks, "what is left is looked for under each of them");
+}
+
+async fn holders_acquire_again_what_they_hold() {
+    let store = store();
+    let rig = Rig::start(store.plan.clone()).await.unwrap();
+    grants(&rig, 400).await;
+    let history = rig.finish().await.unwrap();
+    is_clean(&history);
+    let unjudged = Checker::new().check(&history).unjudged;
+    assert!(unjudged.iter().all(|one| one.invariant != Invariant::I8), "{unjudged:?}");
+    let counts = |operation| {
+        let events = history.events().iter();
+        let done = events.filter(move |event| event.operation == operation && event.stage == Stage::Ok);
+        done.filter_map(|event| event.values.count).collect::<Vec<_>>()
+    };
+    let (acquired, released) = (counts(Operation::Acquire), counts(Operation::Release));
+    assert!(
+        acquired.contains(&2) && released.contains(&1) && released.contains(&0),
+        "{acquired:?}, {released:?}"
+    );
 }
 
 async fn a_worker_that_ends_by_itself_is_noticed() {

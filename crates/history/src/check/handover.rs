@@ -3,21 +3,14 @@
 //! Ground rules: both are judged over all hand-overs and waits of a history, because a machine that is busy delays one of
 //! them for as long as a defect does. What a defect does, it does nearly every time.
 
-use std::collections::BTreeMap;
-
 use crate::check::Checker;
-use crate::event::{Event, Operation};
+use crate::event::Event;
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
 use crate::view::{Call, GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
-    let mut calls: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
-    for call in view.calls.iter().filter(|call| call.invoke.operation == Operation::Acquire) {
-        if let Some(key) = call.invoke.key.as_deref() {
-            calls.entry(key).or_default().push(call);
-        }
-    }
+    let calls = view.requests_by_key();
     let bound = nanos(checker.handover);
     let mut found = Handovers::default();
     for (key, grants) in view.grants_by_key() {
@@ -31,11 +24,11 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
 }
 
 /// The times until which somebody is patient enough to show that a lock that is released is not handed over.
-struct Patient(Vec<(u64, u64)>);
+pub(super) struct Patient<'h>(Vec<(u64, u64, &'h Event)>);
 
-impl Patient {
-    fn of(view: &View<'_>, calls: &[&Call<'_>], bound: u64) -> Patient {
-        let mut spans: Vec<(u64, u64)> = calls
+impl<'h> Patient<'h> {
+    pub(super) fn of(view: &View<'h>, calls: &[&Call<'h>], bound: u64) -> Patient<'h> {
+        let mut spans: Vec<(u64, u64, &Event)> = calls
             .iter()
             .map(|call| {
                 let from = view.times.at(call.invoke);
@@ -45,22 +38,40 @@ impl Patient {
                 let limit = call.invoke.values.limit.map_or(u64::MAX, |limit| from.saturating_add(limit));
                 // One that is not granted shows nothing unless it waited for so long.
                 let until = if call.succeeded() { until } else { until.saturating_sub(bound) };
-                (from, until.min(limit.saturating_sub(bound)))
+                (from, until.min(limit.saturating_sub(bound)), call.invoke)
             })
             .collect();
-        spans.sort_unstable();
-        let mut last = 0;
-        for (_, until) in &mut spans {
-            last = last.max(*until);
-            *until = last;
+        spans.sort_unstable_by_key(|(from, until, _)| (*from, *until));
+        // Each has the latest end so far, and the one that waits until then.
+        let mut last: Option<(u64, &Event)> = None;
+        for (_, until, waiter) in &mut spans {
+            match last {
+                Some(longer) if longer.0 >= *until => (*until, *waiter) = longer,
+                _ => last = Some((*until, *waiter)),
+            }
         }
         Patient(spans)
     }
 
     /// Returns `true` if somebody waits at a time, and would wait for the bound from then on.
     fn waits_at(&self, at: u64) -> bool {
-        let begun = self.0.partition_point(|(from, _)| *from < at);
-        begun > 0 && self.0[begun - 1].1 > at
+        self.waiting_at(at).is_some()
+    }
+
+    /// Returns the request of the one who waits at a time.
+    fn waiting_at(&self, at: u64) -> Option<&'h Event> {
+        let begun = self.0.partition_point(|(from, ..)| *from < at);
+        let (_, until, waiter) = self.0.get(begun.checked_sub(1)?)?;
+        (*until > at).then_some(*waiter)
+    }
+
+    /// Returns the first time from `at` on at which somebody waits, with the request of that one.
+    pub(super) fn first_from(&self, at: u64) -> Option<(u64, &'h Event)> {
+        let begun = self.0.partition_point(|(from, ..)| *from < at);
+        let mut later = self.0[begun..].iter().filter(|(from, until, _)| until > from);
+        self.waiting_at(at)
+            .map(|waiter| (at, waiter))
+            .or_else(|| later.next().map(|(from, _, waiter)| (*from, *waiter)))
     }
 }
 
@@ -73,7 +84,7 @@ struct Handovers<'h> {
 }
 
 impl<'h> Handovers<'h> {
-    fn add(&mut self, view: &View<'h>, bound: u64, grants: &[&GrantLife<'h>], patient: &Patient) {
+    fn add(&mut self, view: &View<'h>, bound: u64, grants: &[&GrantLife<'h>], patient: &Patient<'_>) {
         let freed = |grant: &GrantLife<'h>| {
             let done = grant.release.filter(Call::succeeded).and_then(|release| release.done)?;
             Some((view.times.at(done), done))
@@ -169,6 +180,6 @@ fn judge_waits(waits: &[Wait<'_>], report: &mut Report<'_, '_>) {
 }
 
 /// The fewest hand-overs or waits by which a history is judged.
-const FEWEST: usize = 4;
+pub(super) const FEWEST: usize = 4;
 /// One of so many hand-overs may be late.
-const MOST_LATE: usize = 4;
+pub(super) const MOST_LATE: usize = 4;

@@ -1,6 +1,6 @@
 //! I5 and I6: locks can be acquired again after a fault, and waits end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::check::Checker;
 use crate::event::{Event, Operation};
@@ -9,11 +9,8 @@ use crate::verdict::Invariant;
 use crate::view::{Call, Fault, GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
-    let mut keys: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
+    let keys = view.requests_by_key();
     for call in view.calls.iter().filter(|call| call.invoke.operation == Operation::Acquire) {
-        if let Some(key) = call.invoke.key.as_deref() {
-            keys.entry(key).or_default().push(call);
-        }
         overstayed(view, checker, call, report);
     }
     if keys.is_empty() {

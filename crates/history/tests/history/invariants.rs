@@ -392,6 +392,72 @@ fn i9_a_process_touches_no_grant_but_its_own() {
     renews(2).breaks(&[Invariant::I9]);
 }
 
+/// Process 1 drops an acquisition again and again, and process 2, which asks next, is granted the lock so much later.
+fn dropped(later: &[u64]) -> Story {
+    later.iter().enumerate().fold(Story::new(), |story, (turn, later)| {
+        let (at, owner) = (turn as u64 * 20_000, format!("b{turn}"));
+        let story = story.ask(at, 1).cancelled(at + 10, 1).ask_for(at + 20, 2, 12_000);
+        let got = at + 20 + later;
+        let story = story.got(got, 2, &owner, turn as u64 + 5, got + 1_000).release(got + 5, 2, &owner);
+        story.released(got + 6, 2, &owner)
+    })
+}
+
+#[test]
+fn i10_acquisition_that_is_dropped_leaves_nothing() {
+    dropped(&[5, 900, 20, 5]).is_clean();
+    dropped(&[6_000; 4]).breaks(&[Invariant::I10]);
+    let violation = &dropped(&[6_000; 4]).verdict().violations[0];
+    assert!(violation.slice.iter().any(|event| event.error.as_deref() == Some("cancelled")), "{violation:?}");
+    // A machine that is busy delays some of them.
+    let some = |late: usize| (0..16).map(|turn| if turn < late { 6_000 } else { 5 }).collect::<Vec<_>>();
+    dropped(&some(3)).is_clean();
+    dropped(&some(4)).breaks(&[Invariant::I10]);
+}
+
+#[test]
+fn i10_place_in_a_queue_is_left_when_its_turn_comes() {
+    // Process 3 waited before the one that was dropped, and has its turn in time; process 2 waited after it.
+    let story = |later: u64| {
+        (0..4).fold(Story::new(), |story, turn| {
+            let (at, fence) = (turn * 20_000, turn * 3 + 5);
+            let (one, two, three) = (format!("a{turn}"), format!("b{turn}"), format!("c{turn}"));
+            let story = story.ask(at, 4).got(at + 1, 4, &one, fence, at + 9_000).ask_for(at + 10, 3, 12_000);
+            let story = story.ask(at + 20, 1).ask_for(at + 30, 2, 12_000).cancelled(at + 40, 1);
+            let story = story.release(at + 100, 4, &one).released(at + 101, 4, &one);
+            let story = story.got(at + 110, 3, &three, fence + 1, at + 9_000).release(at + 120, 3, &three);
+            let (story, got) = (story.released(at + 121, 3, &three), at + 121 + later);
+            let story = story.got(got, 2, &two, fence + 2, got + 1_000).release(got + 5, 2, &two);
+            story.released(got + 6, 2, &two)
+        })
+    };
+    story(5).is_clean();
+    assert!(story(6_000).broken().contains(&Invariant::I10));
+}
+
+#[test]
+fn i10_grant_that_is_kept_for_ever_needs_no_second_case() {
+    let story = Story::new().ask(0, 1).cancelled(10, 1).ask(20, 2);
+    let granted =
+        |at| story.clone().got(at, 2, "b", 6, at + 1_000).release(at + 5, 2, "b").released(at + 6, 2, "b");
+    granted(8_000).is_clean();
+    granted(40_000).breaks(&[Invariant::I5, Invariant::I10]);
+    story.clone().until(60_000).breaks(&[Invariant::I5, Invariant::I6, Invariant::I10]);
+}
+
+#[test]
+fn i10_claim_that_is_left_at_the_end_is_of_one_that_was_dropped() {
+    let story = |left, others: bool| {
+        let story = Story::new().ask(0, 1).cancelled(5, 1).held(10, 20, 2, "b", 6);
+        let story = if others { story.ask_for(30, 3, 1_000).busy(1_030, 3) } else { story };
+        story.residue(60_000, left)
+    };
+    story(0, false).is_clean();
+    story(1, false).breaks(&[Invariant::I7, Invariant::I10]);
+    // One that waited in vain may have left it as well.
+    story(1, true).breaks(&[Invariant::I7]);
+}
+
 #[test]
 fn i11_a_release_after_a_loss_is_an_error() {
     let story = |succeeds: bool| {

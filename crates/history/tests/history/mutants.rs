@@ -214,6 +214,18 @@ fn m13_an_acquisition_that_is_dropped_leaves_its_place() {
     story(0, true).is_clean();
     story(1, true).breaks(&[Invariant::I7]);
     story(1, false).breaks(&[Invariant::I5, Invariant::I6, Invariant::I7]);
+    // The place is left each time that a future is dropped on its way, and is skipped when its lease is over.
+    let turns = |later: u64| {
+        (0..4).fold(Story::new(), |story, turn| {
+            let (at, owner) = (turn * 20_000, format!("b{turn}"));
+            let story = story.ask(at, 1).ask_for(at + 5, 2, 15_000).cancelled(at + 10, 1);
+            let got = at + 10 + later;
+            let story = story.got(got, 2, &owner, turn + 5, got + 1_000).release(got + 5, 2, &owner);
+            story.released(got + 6, 2, &owner)
+        })
+    };
+    turns(5).is_clean();
+    turns(10_000).breaks(&[Invariant::I10]);
 }
 
 #[test]

@@ -109,6 +109,12 @@ impl Story {
         self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default()).last_error("busy")
     }
 
+    /// An acquisition whose caller dropped it.
+    pub(crate) fn cancelled(self, millis: u64, process: u64) -> Story {
+        let story = self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default());
+        story.last_error(leasehold_history::CANCELLED)
+    }
+
     pub(crate) fn no_answer(self, millis: u64, process: u64) -> Story {
         self.event(millis, process, Stage::Info, Operation::Acquire, Values::default())
             .last_error("timed out")
@@ -230,7 +236,8 @@ impl Story {
         let mut values = Values::default();
         (values.label, values.count) = (Some("claims".to_owned()), Some(count));
         let stage = if count == 0 { Stage::Ok } else { Stage::Fail };
-        self.add(millis, Event::new(stage, Operation::Residue).with(values))
+        let key = self.key.unwrap_or("job");
+        self.add(millis, Event::new(stage, Operation::Residue).on(key).with(values))
     }
 
     /// The recording continues until then.

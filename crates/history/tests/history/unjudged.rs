@@ -56,6 +56,54 @@ fn i5_needs_a_lock_that_is_in_use_for_long() {
 }
 
 #[test]
+fn i10_needs_acquisitions_that_are_dropped_and_nothing_else_that_may_be_in_the_way() {
+    let story = |turns: u64, drops: bool, late: u64| {
+        (0..turns).fold(Story::new(), |story, turn| {
+            let (at, owner) = (turn * 40_000 + 1_000, format!("b{turn}"));
+            let story = if drops { story.ask(at, 1).cancelled(at + 10, 1) } else { story };
+            let story =
+                story.ask_for(at + 20, 2, 20_000).got(at + 20 + late, 2, &owner, turn + 5, at + 30_000);
+            story.release(at + 30 + late, 2, &owner).released(at + 31 + late, 2, &owner)
+        })
+    };
+    assert!(story(8, false, 5).is_unjudged(Invariant::I10));
+    assert!(story(3, true, 5).is_unjudged(Invariant::I10) && !story(4, true, 5).is_unjudged(Invariant::I10));
+    // A request of unknown outcome, a process that is killed, and any other fault explain a late grant.
+    let beside = |add: fn(Story, u64, u64) -> Story| {
+        (0..4).fold(story(4, true, 6_000), |story, turn| add(story, turn * 40_000 + 1_000, turn + 10))
+    };
+    assert!(story(4, true, 6_000).broken().contains(&Invariant::I10));
+    let unknown = beside(|story, at, process| story.ask(at, process).no_answer(at + 5, process));
+    let fault = |story: Story, at, label, process| story.fault(at, label, Stage::Info, &[process]);
+    let killed = (0..4).fold(story(4, true, 6_000), |story, turn| {
+        let (at, process) = (turn * 40_000 + 900, turn + 10);
+        fault(story.ask(at, process), at + 5, "kill worker 3", process)
+    });
+    let paused = (0..4).fold(story(4, true, 6_000), |story, turn| {
+        fault(story, turn * 40_000 + 2_000, "pause worker 3", turn + 10)
+    });
+    for story in [unknown, killed, paused] {
+        story.is_clean();
+        assert!(story.is_unjudged(Invariant::I10));
+    }
+}
+
+#[test]
+fn i10_is_unjudged_where_every_grant_is_late() {
+    let story = |story: Story, first: u64, drops: bool| {
+        (first..first + 4).fold(story, |story, turn| {
+            let (at, owner) = (turn * 20_000, format!("b{turn}"));
+            let story = if drops { story.ask(at, 1).cancelled(at + 10, 1) } else { story };
+            let (story, got) = (story.ask_for(at + 20, 2, 12_000), at + 6_020);
+            let story = story.got(got, 2, &owner, turn + 5, got + 1_000);
+            story.release(got + 5, 2, &owner).released(got + 6, 2, &owner)
+        })
+    };
+    let both = story(story(Story::new(), 0, false), 4, true);
+    assert!(!both.broken().contains(&Invariant::I10) && both.is_unjudged(Invariant::I10));
+}
+
+#[test]
 fn what_comes_after_a_loss_is_unjudged_without_a_loss() {
     let kept = Story::new().held(10, 20, 1, "a", 5);
     let expired = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(1_001, 1, "a", EXPIRED);

@@ -11,17 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use leasehold::{Client, Error, ErrorKind, Guard};
-use leasehold_history::{Event, FenceValue, Mode, Operation, Stage, Values};
+use leasehold::{Client, ErrorKind, Guard, Owner};
+use leasehold_history::{CANCELLED, Event, FenceValue, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::clock::{ValidityEnd, nanos, now, validity};
+use crate::clock::{ValidityEnd, now, validity};
 use crate::plan::{Dense, LockKind, LockPlan, Plan};
-use crate::recorder::{BUSY, CANCELLED};
+use crate::recorder::BUSY;
 use crate::register::{Answer, RegisterClient, Request};
 use crate::wire::Assignment;
 use crate::worker::send_event;
+
+mod reentry;
+mod request;
+
+use request::{Asked, Wanted, acquire};
 
 /// Runs the task until the worker has to end.
 pub(super) async fn run(
@@ -34,8 +39,9 @@ pub(super) async fn run(
     let seed = [plan.seed, assignment.spawn, number].into_iter().fold(SALT, mixed);
     let registers = RegisterClient::connect(&assignment.registers).await?;
     let step = plan.all_tasks() as u64;
-    let (rng, hearing) = (Rng::with_seed(seed), Rng::with_seed(mixed(seed, HEARING)));
-    let mut task = Task { client, registers, rng, hearing, process: number, step };
+    let [hearing, reentry] = [HEARING, REENTRY].map(|salt| Rng::with_seed(mixed(seed, salt)));
+    let rng = Rng::with_seed(seed);
+    let mut task = Task { client, registers, rng, hearing, reentry, process: number, step };
     let pace = Pace::of(plan, number as usize);
     while !*until.borrow() {
         let begun = tokio::time::Instant::now();
@@ -108,6 +114,8 @@ struct Task {
     rng: Rng,
     /// Decides which holders learn of a loss only by being told.
     hearing: Rng,
+    /// Decides which holders acquire again what they hold.
+    reentry: Rng,
     /// The number of the logical process, which is a new one after an unknown outcome.
     process: u64,
     step: u64,
@@ -142,41 +150,48 @@ impl Task {
         };
         // Some wait for long, and some hardly at all, so that not all tasks wait behind one long hold.
         let limit = pace.limit.mul_f64(self.rng.f64().powi(3)).max(SHORTEST_WAIT);
-        let mut values = Values::default();
-        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(ttl)));
-        self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
+        let wanted = Wanted { ttl, limit, kind: lock.kind, mode };
+        self.send(Stage::Invoke, Operation::Acquire, &key, wanted.values(), None)?;
         let cut = pace.cut(&mut self.rng, limit);
-        let asked = self.ask(Wanted { ttl, limit, kind: lock.kind, mode }, cut, &key).await;
-        let guard = match asked {
+        let is_owned = mode == Mode::Exclusive && self.reentry.u8(..REENTERS) == 0 && !pace.is_deaf;
+        let owner = is_owned.then(Owner::new);
+        let guard = match self.ask(wanted, cut, &key, owner.as_ref()).await {
             Asked::Granted(guard) => guard,
-            Asked::Busy => {
-                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(BUSY.into()))?;
-                return Ok(true);
-            }
-            Asked::Cancelled => {
-                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(CANCELLED.into()))?;
-                return Ok(true);
-            }
-            Asked::Failed(error) => {
-                let stage = if error.may_have_happened() { Stage::Info } else { Stage::Fail };
-                self.send(stage, Operation::Acquire, &key, Values::default(), Some(error.to_string()))?;
-                return Ok(false);
-            }
+            other => return self.not_granted(&key, other).map(|stage| stage.is_none()),
         };
         let mut held = HeldLock::of(guard, key, self.process, ttl, pace);
-        if self.hearing.bool() || pace.is_deaf {
+        // One that acquires again what it holds has to look whether it still does.
+        if (self.hearing.bool() || pace.is_deaf) && owner.is_none() {
             held.listen();
         }
-        values = held.values();
+        let mut values = held.values();
         (values.mode, values.valid_until) = (Some(mode), held.until);
+        values.count = owner.is_some().then_some(1);
         self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
         self.hold(&mut held, is_writer).await?;
-        self.release(held).await
+        if let Some(owner) = &owner
+            && !self.reenter(&mut held, wanted, owner).await?
+        {
+            return Ok(false);
+        }
+        self.release(held, owner.is_some()).await
+    }
+
+    /// Reports that a lock was not granted. Returns the stage of a failure of the store.
+    fn not_granted(&mut self, key: &str, asked: Asked) -> io::Result<Option<Stage>> {
+        let (stage, error, failed) = match asked {
+            Asked::Failed(error) if error.may_have_happened() => (Stage::Info, error.to_string(), true),
+            Asked::Failed(error) => (Stage::Fail, error.to_string(), true),
+            Asked::Cancelled => (Stage::Fail, CANCELLED.to_owned(), false),
+            Asked::Busy | Asked::Granted(_) => (Stage::Fail, BUSY.to_owned(), false),
+        };
+        self.send(stage, Operation::Acquire, key, Values::default(), Some(error))?;
+        Ok(failed.then_some(stage))
     }
 
     /// Asks for the lock. The future is dropped after `cut`.
-    async fn ask(&self, wanted: Wanted, cut: Option<Duration>, key: &str) -> Asked {
-        let waiting = pin!(acquire(&self.client, wanted, key));
+    async fn ask(&self, wanted: Wanted, cut: Option<Duration>, key: &str, owner: Option<&Owner>) -> Asked {
+        let waiting = pin!(acquire(&self.client, wanted, key, owner));
         let asked = match cut {
             Some(cut) => match tokio::time::timeout(cut, waiting).await {
                 Ok(asked) => asked,
@@ -244,7 +259,7 @@ impl Task {
         Ok(answer)
     }
 
-    async fn release(&mut self, mut held: HeldLock<'_>) -> io::Result<bool> {
+    async fn release(&mut self, mut held: HeldLock<'_>, is_counted: bool) -> io::Result<bool> {
         held.look()?;
         held.hear_of_the_end().await?;
         let values = held.values();
@@ -255,13 +270,26 @@ impl Task {
             // An error is the abort.
             let _ = told.await;
         }
+        self.end(guard, &key, values, is_counted.then_some(0)).await
+    }
+
+    /// Ends a guard, after which `left` others of its grant are left, if they are counted. Returns `false` if the outcome
+    /// is unknown.
+    async fn end(
+        &mut self,
+        guard: Arc<Guard>,
+        key: &str,
+        mut values: Values,
+        left: Option<u64>,
+    ) -> io::Result<bool> {
         let guard = Arc::into_inner(guard).ok_or_else(|| io::Error::other("a guard is still waited for"))?;
         let (stage, error) = match guard.release().await {
             Ok(()) => (Stage::Ok, None),
             Err(error) if error.may_have_happened() => (Stage::Info, Some(error.to_string())),
             Err(error) => (Stage::Fail, Some(error.to_string())),
         };
-        self.send(stage, Operation::Release, &key, values, error)?;
+        values.count = left.filter(|_| stage == Stage::Ok);
+        self.send(stage, Operation::Release, key, values, error)?;
         Ok(stage != Stage::Info)
     }
 
@@ -280,33 +308,6 @@ impl Task {
             self.process += self.step;
         }
         send_event(event)
-    }
-}
-
-/// The outcome of a request for a lock.
-enum Asked {
-    Granted(Guard),
-    Busy,
-    Cancelled,
-    Failed(Error),
-}
-
-/// A request for a lock.
-#[derive(Clone, Copy)]
-struct Wanted {
-    ttl: Duration,
-    limit: Duration,
-    kind: LockKind,
-    mode: Mode,
-}
-
-async fn acquire(client: &Client, wanted: Wanted, key: &str) -> leasehold::Result<Option<Guard>> {
-    let Wanted { ttl, limit, kind, mode } = wanted;
-    match (kind, mode) {
-        (LockKind::Mutex, _) => client.mutex(key).ttl(ttl).try_lock_for(limit).await,
-        (LockKind::ReadWrite, Mode::Shared) => client.rwlock(key).ttl(ttl).try_read_for(limit).await,
-        (LockKind::ReadWrite, _) => client.rwlock(key).ttl(ttl).try_write_for(limit).await,
-        (LockKind::Semaphore(of), _) => client.semaphore(key, of).ttl(ttl).try_acquire_for(limit).await,
     }
 }
 
@@ -458,6 +459,9 @@ fn mixed(seed: u64, more: u64) -> u64 {
 
 const SALT: u64 = 0x6c65_6173_6568_6f6c;
 const HEARING: u64 = 0x6865_6172_696e_6721;
+const REENTRY: u64 = 0x7265_656e_7472_7921;
+/// One of so many holders of a whole lock acquires it again.
+const REENTERS: u8 = 16;
 /// Longer than any loss may be seen late.
 const UNHEARD: Duration = Duration::from_secs(3);
 /// A validity that rose by less than a millisecond was only read again.
