@@ -1,11 +1,14 @@
 //! `cargo xtask fuzz`: searches for inputs that parsers do not survive, for as long as one likes.
 //!
 //! The targets are tests in the modules `fuzz` of the crates that have parsers, which `crates/fuzz` drives. Such a
-//! module is beside the parsers, wherever they are. Each target runs by itself. What fails is kept in the folder
-//! `fuzz` of its crate: commit it, and mend the parser.
+//! module is beside the parsers, wherever they are. Each target runs in a process of its own, one on each core at a time.
+//! What fails is kept in the folder `fuzz` of its crate: commit it, and mend the parser.
 
+use std::collections::VecDeque;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use crate::suites::{self, Program};
 
@@ -45,30 +48,49 @@ impl Request {
     }
 }
 
-/// Runs the targets one after the other. All are tried; the error names those that failed.
+/// Searches each target for a few seconds from a seed of the clock: a step of `cargo xtask test`.
+pub(crate) fn briefly(root: &Path) -> Result<(), String> {
+    run(root, &Request { seconds: BRIEFLY, words: Vec::new(), list: false })
+}
+
+/// Runs the targets, one on each core. All are tried; the error names those that failed.
 pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
-    let (mut failed, mut count) = (Vec::new(), 0);
+    let mut targets = VecDeque::new();
     // Those of the whole workspace, which `cargo xtask test` has built with the same features.
-    for program in suites::programs(root, &[])?.iter().filter(|program| program.name.is_empty()) {
+    for program in suites::programs(root, &[])?.into_iter().filter(|program| program.name.is_empty()) {
         let home = program.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if !PACKAGES.contains(&home.as_str()) {
             continue;
         }
-        for test in tests_of(program)? {
+        for test in tests_of(&program)? {
             let target = format!("{home}/{}", name_of(&test).unwrap_or_default());
-            if !request.wants(&target) {
-                continue;
-            }
-            count += 1;
-            println!("{target}");
-            if !request.list && !search(program, &test, request.seconds)? {
-                failed.push(target);
+            if request.wants(&target) {
+                targets.push_back((target, program.clone(), test));
             }
         }
     }
-    if count == 0 {
+    if targets.is_empty() {
         return Err("no target has such a name: see `cargo xtask fuzz --list`.".to_owned());
     }
+    if request.list {
+        targets.iter().for_each(|(target, ..)| println!("{target}"));
+        return Ok(());
+    }
+    let (targets, failed) = (Mutex::new(targets), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..suites::cores() {
+            scope.spawn(|| {
+                loop {
+                    let next = targets.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some((target, program, test)) = next else { return };
+                    if !search(&target, &program, &test, request.seconds) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(target);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if failed.is_empty() { Ok(()) } else { Err(format!("these targets failed: {}", failed.join(", "))) }
 }
 
@@ -89,13 +111,33 @@ fn name_of(test: &str) -> Option<&str> {
     }
 }
 
-fn search(program: &Program, test: &str, seconds: u64) -> Result<bool, String> {
+/// Searches one target, and prints in one piece what it said. Returns `false` if an input failed.
+fn search(target: &str, program: &Program, test: &str, seconds: u64) -> bool {
     let mut command = Command::new(&program.path);
     command.args(["--exact", test, "--nocapture"]).current_dir(&program.folder);
     command.env("LEASEHOLD_FUZZ_SECONDS", seconds.to_string());
-    let status = command.stdin(Stdio::null()).status();
-    Ok(status.map_err(|error| format!("{}: {error}", program.path.display()))?.success())
+    let output = match command.stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) => {
+            println!("{target}: {}: {error}", program.path.display());
+            return false;
+        }
+    };
+    let has_passed = output.status.success();
+    let said = String::from_utf8_lossy(&output.stdout);
+    // Where nothing failed, the one line about the search is enough.
+    let lines = said.lines().filter(|line| !has_passed || line.contains(" from seed "));
+    let mut text: String = lines.map(|line| format!("{target}: {line}\n")).collect();
+    if !has_passed {
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+    }
+    // A stream that is closed takes nothing more, and the result is reported all the same.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    has_passed
 }
+
+/// The seconds for each target in `cargo xtask test`.
+const BRIEFLY: u64 = 3;
 
 /// The crates with targets, by their folders.
 const PACKAGES: &[&str] = &[

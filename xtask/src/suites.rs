@@ -435,7 +435,7 @@ fn tempfile() -> Result<File, String> {
         .map_err(|error| format!("no temporary file: {error}; set TMPDIR to a writable folder"))
 }
 
-fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 

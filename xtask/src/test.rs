@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{api, cargo, docs, semver, servers, suites, tidy};
+use crate::{api, cargo, docs, fuzz, semver, servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ pub(crate) const STEPS: &[Step] = &[
     // After `build`, because the command's own help is one of the pages.
     Step { name: "docs", work: Work::Chore("cargo xtask docs --check", docs::check_built) },
     Step { name: "test", work: Work::Suites },
+    // Other inputs than the fixed ones of the tests, from seeds that a failure prints.
+    Step { name: "fuzz", work: Work::Chore("cargo xtask fuzz --minutes 0.05", fuzz::briefly) },
     Step {
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),

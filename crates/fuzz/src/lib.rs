@@ -8,8 +8,9 @@
 //!
 //! As an ordinary test a target tries the kept inputs, then a fixed number of others from a fixed seed, so that
 //! it passes or fails the same everywhere. With [`SECONDS`] set it searches for so long from a seed of the
-//! clock. An input that fails is made smaller, and written into the corpus of its target, which is committed:
-//! from then on every run tries it.
+//! clock, or from that of [`SEED`]. An input that fails is made smaller, and written into the corpus of its
+//! target, which is committed: from then on every run tries it. The seed and all bytes of the input are printed
+//! as well, for a machine whose files are gone after the run.
 //!
 //! ```
 //! use leasehold_fuzz::Target;
@@ -40,6 +41,8 @@ pub use url::kind_of_url;
 
 /// The variable that lets targets search for so many seconds.
 pub const SECONDS: &str = "LEASEHOLD_FUZZ_SECONDS";
+/// The variable with the seed of a search that is to be repeated. The inputs are the same, as many as there is time for.
+pub const SEED: &str = "LEASEHOLD_FUZZ_SEED";
 
 /// A parser under test, with the valid inputs that the search begins at.
 #[derive(Debug)]
@@ -96,16 +99,17 @@ impl Target {
     /// If `check` does, with the input; and if one input makes the process use [`MEMORY`] more bytes.
     pub fn run<K: Into<String>>(self, check: impl Fn(&[u8]) -> K) {
         let check = |input: &[u8]| check(input).into();
-        let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        let seconds = variable(SECONDS).map(Duration::from_secs);
+        let seed = variable(SEED).or(seconds.map(|_| random::of_the_clock())).unwrap_or(FIXED_SEED);
         let mut pool = self.seeds.clone();
         pool.extend(self.corpus.inputs());
         pool.push(Vec::new());
         let mut kinds = HashSet::new();
         self.peak.set(memory::peak());
         for input in &pool {
-            kinds.insert(self.try_one(&check, input));
+            kinds.insert(self.try_one(&check, input, "a seed or a kept one"));
         }
-        let seed = seconds.map_or(FIXED_SEED, |_| random::of_the_clock());
+        let origin = format!("{SEED}={seed}");
         let mut random = Random::new(seed);
         let begin = Instant::now();
         let mut tried = 0_u64;
@@ -116,7 +120,7 @@ impl Target {
         while continues(tried) {
             tried += 1;
             let input = changed(&mut random, &pool, &self.words);
-            if kinds.insert(self.try_one(&check, &input)) && pool.len() < MOST_INPUTS {
+            if kinds.insert(self.try_one(&check, &input, &origin)) && pool.len() < MOST_INPUTS {
                 pool.push(input);
             }
         }
@@ -126,24 +130,30 @@ impl Target {
     }
 
     /// Tries one input, and returns its kind. One that fails is made smaller, kept, and named.
-    fn try_one(&self, check: &impl Fn(&[u8]) -> String, input: &[u8]) -> String {
+    fn try_one(&self, check: &impl Fn(&[u8]) -> String, input: &[u8], origin: &str) -> String {
         let Ok(kind) = outcome(check, input) else {
             let small = smaller(check, input);
             let place = self.corpus.keep(&small);
-            panic!("{}: an input fails, which {place}: {:?}", self.name, String::from_utf8_lossy(&small));
+            let bytes = small.escape_ascii();
+            panic!("{}: an input fails ({origin}), which {place}: \"{bytes}\"", self.name);
         };
         let peak = memory::peak();
         let used = peak.saturating_sub(self.peak.replace(peak));
         if used > MEMORY {
             let place = self.corpus.keep(input);
             panic!(
-                "{}: an input of {} bytes takes {used} bytes of memory, and {place}",
+                "{}: an input of {} bytes ({origin}) takes {used} bytes of memory, and {place}",
                 self.name,
                 input.len()
             );
         }
         kind
     }
+}
+
+/// Returns the number in a variable of the environment.
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
 }
 
 fn outcome(check: &impl Fn(&[u8]) -> String, input: &[u8]) -> Result<String, ()> {
@@ -210,7 +220,7 @@ mod tests {
             catch_unwind(|| target.words(&["a", "b", "c"]).cases(500_000).run(broken))
         };
         let text = *search().unwrap_err().downcast::<String>().unwrap();
-        assert!(text.contains("\"abc\""), "{text}");
+        assert!(text.contains("\"abc\"") && text.contains("LEASEHOLD_FUZZ_SEED="), "{text}");
         let kept: Vec<_> = std::fs::read_dir(folder.join("fuzz/broken")).unwrap().collect();
         assert_eq!(kept.len(), 1);
         // From then on it is the first thing that is tried.
