@@ -18,12 +18,14 @@ pub(crate) struct Request {
     seconds: u64,
     words: Vec<String>,
     list: bool,
+    /// Of the clock where it is `None`.
+    seed: Option<u64>,
 }
 
 impl Request {
     /// Parses the words after `fuzz`.
     pub(crate) fn parse(words: &[&str]) -> Result<Request, String> {
-        let mut request = Request { seconds: 60, words: Vec::new(), list: false };
+        let mut request = Request { seconds: 60, words: Vec::new(), list: false, seed: None };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
@@ -48,9 +50,20 @@ impl Request {
     }
 }
 
-/// Searches each target for a few seconds from a seed of the clock: a step of `cargo xtask test`.
+/// Searches each target for a few seconds: a step of `cargo xtask test`. The seed is of the commit, so that each commit
+/// tries other inputs, and the same ones on every machine.
 pub(crate) fn briefly(root: &Path) -> Result<(), String> {
-    run(root, &Request { seconds: BRIEFLY, words: Vec::new(), list: false })
+    let request =
+        Request { seconds: BRIEFLY, words: Vec::new(), list: false, seed: Some(seed_of_commit(root)) };
+    run(root, &request)
+}
+
+/// Returns a number that stays the same for a commit; one that is always the same where there is none.
+fn seed_of_commit(root: &Path) -> u64 {
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root).output();
+    let commit = output.ok().filter(|output| output.status.success());
+    let digits = commit.and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    digits.get(..12).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
 }
 
 /// Runs the targets, one on each core. All are tried; the error names those that failed.
@@ -83,7 +96,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
                 loop {
                     let next = targets.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     let Some((target, program, test)) = next else { return };
-                    if !search(&target, &program, &test, request.seconds) {
+                    if !search(&target, &program, &test, request) {
                         failed.lock().unwrap_or_else(PoisonError::into_inner).push(target);
                     }
                 }
@@ -112,10 +125,13 @@ fn name_of(test: &str) -> Option<&str> {
 }
 
 /// Searches one target, and prints in one piece what it said. Returns `false` if an input failed.
-fn search(target: &str, program: &Program, test: &str, seconds: u64) -> bool {
+fn search(target: &str, program: &Program, test: &str, request: &Request) -> bool {
     let mut command = Command::new(&program.path);
     command.args(["--exact", test, "--nocapture"]).current_dir(&program.folder);
-    command.env("LEASEHOLD_FUZZ_SECONDS", seconds.to_string());
+    command.env("LEASEHOLD_FUZZ_SECONDS", request.seconds.to_string());
+    if let Some(seed) = request.seed {
+        command.env("LEASEHOLD_FUZZ_SEED", seed.to_string());
+    }
     let output = match command.stdin(Stdio::null()).output() {
         Ok(output) => output,
         Err(error) => {

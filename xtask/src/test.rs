@@ -60,8 +60,8 @@ pub(crate) const STEPS: &[Step] = &[
     // After `build`, because the command's own help is one of the pages.
     Step { name: "docs", work: Work::Chore("cargo xtask docs --check", docs::check_built) },
     Step { name: "test", work: Work::Suites },
-    // Other inputs than the fixed ones of the tests, from seeds that a failure prints.
-    Step { name: "fuzz", work: Work::Chore("cargo xtask fuzz --minutes 0.05", fuzz::briefly) },
+    // Other inputs than the fixed ones of the tests, from a seed that a failure prints.
+    Step { name: "fuzz", work: Work::Chore("search each fuzz target for three seconds", fuzz::briefly) },
     Step {
         name: "doc",
         work: Work::Cargo(&["doc", "--no-deps", "--workspace"], &[("RUSTDOCFLAGS", "-D warnings")]),
