@@ -221,7 +221,9 @@ async fn after_so_many_conflicts_it_takes_the_lock() {
 async fn write_first(locks: &Client) {
     let (registers, at) = (locks.backend().registers().unwrap(), Resource::new("stock").unwrap());
     let seen = registers.read(&at).await.unwrap();
-    let put = Put { value: seen.value.or(Some(vec![0, b'5'])), keep: None };
+    // The mark of one writer, and the value.
+    let first = [&[1][..], &[0; 8], b"5"].concat();
+    let put = Put { value: seen.value.or(Some(first)), keep: None };
     assert!(registers.swap(&at, &seen.stamp, &put).await.unwrap().is_some());
 }
 
