@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: searches for inputs that parsers do not survive, for as long as one likes.
 //!
 //! The targets are tests in the modules `fuzz` of the crates that have parsers, which `crates/fuzz` drives. Such a
-//! module is beside the parsers, wherever they are. Each target runs in a process of its own, one on each core at a time.
-//! What fails is kept in the folder `fuzz` of its crate: commit it, and mend the parser.
+//! module is beside the parsers, wherever they are. Each target runs in a process of its own, one on each core at a
+//! time. An input that fails is kept in the folder `fuzz` of its crate: commit it, and mend the parser.
 
 use std::collections::VecDeque;
 use std::io::Write;

@@ -41,7 +41,8 @@ pub use url::kind_of_url;
 
 /// The variable that lets targets search for so many seconds.
 pub const SECONDS: &str = "LEASEHOLD_FUZZ_SECONDS";
-/// The variable with the seed of a search that is to be repeated. The inputs are the same, as many as there is time for.
+/// The variable with the seed of a search that is to be repeated. The inputs are the same, as many as the time
+/// allows.
 pub const SEED: &str = "LEASEHOLD_FUZZ_SEED";
 
 /// A parser under test, with the valid inputs that the search begins at.

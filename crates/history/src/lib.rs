@@ -17,7 +17,9 @@
 //! | `f` | the [operation](Operation) |
 //! | `key` | the name of the lock, which is also that of its register |
 //! | `v` | the [values](Values) |
-//! | `err` | the error, or the cause of a loss; that of a register that refuses a fence begins with `refused`, and that of an acquisition whose caller dropped it is `cancelled` |
+//! | `err` | the error, or the cause of a loss; that of a register that refuses a fence begins with `refused` |
+//!
+//! An acquisition whose caller dropped it on its way is a `fail` with the error `cancelled`.
 //!
 //! The stage `info` is Jepsen's: an operation without an answer may still happen, at any later time.
 

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn handovers_are_judged_by_waits_that_are_longer_and_within_the_lease() {
+    fn bound_of_handovers_is_below_most_waits_and_the_lease() {
         let plan = Plan::new("file:///nowhere");
         assert!(handover(&plan) < plan.ttl && handover(&plan) * 3 <= plan.limit);
         let (mut long, mut short) = (plan.clone(), plan);

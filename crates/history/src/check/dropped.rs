@@ -1,10 +1,10 @@
 //! I10: an acquisition that its caller drops leaves nothing behind.
 //!
-//! Ground rules: a claim that is left shows as a lock that somebody waits for, that no holder is known of, and that nobody
-//! is granted. This is judged over all such times that follow a dropped acquisition, as hand-overs are: a machine that is
-//! busy delays one of them for as long as a defect does. A time that a fault, a killed process or a request of unknown
-//! outcome may explain is left out. A claim that is found at the end counts if nothing but a dropped acquisition can have
-//! left it.
+//! Ground rules: a claim that is left shows as a lock that somebody waits for, that has no known holder, and that
+//! nobody is granted. This is judged over all such times that follow a dropped acquisition, as hand-overs are: a busy
+//! machine delays one of them for as long as a defect does. A time that a fault, a killed process or a request of
+//! unknown outcome may explain is left out. A claim that is found at the end counts if only a dropped acquisition can
+//! have left it.
 
 use crate::check::Checker;
 use crate::check::handover::{FEWEST, MOST_LATE, Patient};
@@ -81,8 +81,8 @@ fn judge(checker: &Checker, mut after: Waits<'_>, others: &Waits<'_>, report: &m
     }
     if after.all < FEWEST {
         let why = format!(
-            "{} locks were free and waited for after an acquisition of them was dropped, and no fault was at work; {FEWEST} \
-             are needed",
+            "{} locks were free and waited for after an acquisition of them was dropped, and no fault was at work; \
+             {FEWEST} are needed",
             after.all
         );
         report.untried(Invariant::I10, &why);
@@ -115,7 +115,7 @@ impl Waits<'_> {
     }
 }
 
-/// What happened to one lock.
+/// The waits for one lock, and the acquisitions of it that were dropped.
 struct Lock<'v, 'h> {
     view: &'v View<'h>,
     checker: &'v Checker,

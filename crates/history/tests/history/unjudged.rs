@@ -56,7 +56,7 @@ fn i5_needs_a_lock_that_is_in_use_for_long() {
 }
 
 #[test]
-fn i10_needs_acquisitions_that_are_dropped_and_nothing_else_that_may_be_in_the_way() {
+fn i10_needs_dropped_acquisitions_and_nothing_else_in_the_way() {
     let story = |turns: u64, drops: bool, late: u64| {
         (0..turns).fold(Story::new(), |story, turn| {
             let (at, owner) = (turn * 40_000 + 1_000, format!("b{turn}"));

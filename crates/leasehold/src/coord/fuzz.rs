@@ -1,4 +1,4 @@
-//! What the fuzz targets of stored states share: a register to read from, and what holds for every refusal.
+//! A register for the fuzz targets of stored states, and the properties of every refusal.
 
 use std::sync::OnceLock;
 

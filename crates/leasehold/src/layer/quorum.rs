@@ -112,7 +112,7 @@ impl Quorum {
     /// Reads the state of all members, and needs the answers of a majority.
     ///
     /// # Cancel safety
-    /// If the future is dropped, members that may be armed may or may not be. That changes no lock, and fences still rise.
+    /// If the future is dropped, new members may or may not be armed. That changes no lock, and fences still rise.
     ///
     /// # Errors
     /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that does

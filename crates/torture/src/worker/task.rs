@@ -273,8 +273,8 @@ impl Task {
         self.end(guard, &key, values, is_counted.then_some(0)).await
     }
 
-    /// Ends a guard, after which `left` others of its grant are left, if they are counted. Returns `false` if the outcome
-    /// is unknown.
+    /// Ends a guard, after which `left` others of its grant are left, if they are counted. Returns `false` if the
+    /// outcome is unknown.
     async fn end(
         &mut self,
         guard: Arc<Guard>,

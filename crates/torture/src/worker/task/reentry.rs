@@ -1,8 +1,8 @@
 //! Reentrancy: a holder acquires again what it holds, and ends each of these acquisitions.
 //!
-//! Ground rules: an acquisition counts on top of the others if the library says that it is the same grant, by its tag and
-//! its fence. A lock that was lost meanwhile is asked for like any other: the loss is reported before the answer, because
-//! the process may be over after it.
+//! Ground rules: an acquisition counts on top of the others if the library says that it is the same grant, by its tag
+//! and its fence. A lock that was lost meanwhile is asked for like any other: the loss is reported before the answer,
+//! because the process may be over after it.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use leasehold_history::{Operation, Stage};
 use super::{Asked, HeldLock, Task, Wanted};
 
 impl Task {
-    /// Acquires a lock again through its owner, a few times, and ends all of that. Returns `false` if the logical process
-    /// is over.
+    /// Acquires a lock again through its owner, a few times, and ends all of that. Returns `false` if the logical
+    /// process is over.
     pub(super) async fn reenter(
         &mut self,
         held: &mut HeldLock<'_>,
