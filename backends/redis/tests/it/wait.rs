@@ -144,7 +144,7 @@ async fn dead_waiters_are_passed_over_together() {
     }
 }
 
-/// Returns a client that asks only when it is told to, a claim that holds, and so many in the queue behind it.
+/// Returns a client that asks by polling alone, a claim that holds, and so many in the queue behind it.
 async fn queue_of(server: &RedisServer, count: usize) -> (RedisBackend, Claim, Vec<Claim>) {
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let first = lasting("job");
