@@ -108,7 +108,7 @@ fn spans(text: &str) {
 
 /// Each line is one map of EDN with all brackets and quotes closed, and lines are in the order of time.
 fn maps(text: &str) {
-    let mut last = 0;
+    let mut last = 0_u64;
     for (number, line) in text.lines().enumerate() {
         let (mut open, mut is_text, mut is_escaped) = (Vec::new(), false, false);
         for (place, byte) in line.bytes().enumerate() {
