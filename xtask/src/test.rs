@@ -60,7 +60,7 @@ pub(crate) const STEPS: &[Step] = &[
     // After `build`, because the command's own help is one of the pages.
     Step { name: "docs", work: Work::Chore("cargo xtask docs --check", docs::check_built) },
     Step { name: "test", work: Work::Suites },
-    // Other inputs than the fixed ones of the tests, from a seed that a failure prints.
+    // More inputs than those of the tests.
     Step { name: "fuzz", work: Work::Chore("search each fuzz target for three seconds", fuzz::briefly) },
     Step {
         name: "doc",
