@@ -176,7 +176,7 @@ impl StripedMutex {
             match ended {
                 Ok(None) => {}
                 // Another one may be granted all the same.
-                Err(_) if is_over => last = ended,
+                Err(error) if is_over => last = Err(graver(last.err(), error)),
                 _ => return ended,
             }
         }
@@ -435,6 +435,11 @@ async fn answered_in_time(
     }
 }
 
+/// Returns the error to report of two requests: one that may have taken effect is not hidden by one that did not.
+fn graver(before: Option<Error>, error: Error) -> Error {
+    before.filter(Error::may_have_happened).unwrap_or(error)
+}
+
 /// Returns `None` for a failure that a wait may outlast.
 fn none_in_outage(tried: Result<Option<Guard>>) -> Result<Option<Guard>> {
     match tried {
@@ -457,6 +462,15 @@ fn random_below(count: u32) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn error_of_a_request_that_may_have_happened_is_reported() {
+        let [unknown, refused] = [ErrorKind::OutcomeUnknown, ErrorKind::Unavailable];
+        for (before, error) in [(Some(unknown), refused), (Some(refused), unknown), (None, unknown)] {
+            let of = |kind| Error::new(kind, "lock", "no");
+            assert_eq!(graver(before.map(of), of(error)).kind(), unknown);
+        }
+    }
 
     #[test]
     fn key_always_maps_to_the_same_stripe() {
