@@ -39,10 +39,13 @@ pub async fn sweep_empties_rows_of_ended_claims(backend: &dyn Backend, sweep: im
             tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await;
         }
     };
-    tokio::select! {
-        () = asking => {}
-        () = is_queued => {}
-    }
+    let queued = async {
+        tokio::select! {
+            () = asking => {}
+            () = is_queued => {}
+        }
+    };
+    assert!(tokio::time::timeout(LONG, queued).await.is_ok(), "it is never queued");
     tokio::time::sleep(Duration::from_millis(250)).await;
 
     let before_sweep = looked().await;
