@@ -2,7 +2,7 @@
 
 use leasehold_core::{Failure, FailureKind};
 
-/// What is known when one more server did not do what was asked.
+/// The knowledge after one more server did not do what was asked.
 #[derive(Debug)]
 pub(crate) enum Round {
     /// Others were not asked yet.
@@ -16,7 +16,7 @@ pub(crate) enum Round {
 /// A count of the servers that were asked.
 ///
 /// A member of an old version may answer with old data, while the others fail for a moment. So one round is not enough
-/// to tell a cluster that was wiped or restored.
+/// to recognize a cluster that was wiped or restored.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     members: usize,
