@@ -90,11 +90,18 @@ pub(super) fn contend(
 /// # Errors
 /// That of the look whether it did. The claim has ended all the same.
 pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<bool, Failure> {
-    let was_there = own.life.fifo.remove();
+    let mut was_there = own.life.fifo.remove();
     // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((dir, lock))) =
         ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
+        // A step that had the short lock before this one may have put the claim back.
+        let put_back = inner.claims.forget(claim);
+        if let Some(LocalClaim { life, .. }) = &put_back
+            && matches!(was_there, Ok(false))
+        {
+            was_there = life.fifo.remove();
+        }
         let written = LedgerFile::open(&inner.root, &dir).and_then(|mut ledger| {
             match ledger.position(claim.id).map(|index| ledger.entries()[index].clone()) {
                 // Another process was about to break it, and renamed the FIFO that we did not find.
@@ -108,17 +115,26 @@ pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<b
         }
         // Claims that are woken by the end of the sign of life need the short lock.
         drop(lock);
+        drop(put_back);
     }
     drop(own);
     was_there.map_err(|failure| with_effect(failure, Effect::Unknown))
 }
 
-/// Ends a claim that belongs to another process, or notifies that process to end it.
+/// Ends a claim that belongs to another process, or notifies that process to end it. A claim that turns out to be
+/// one of this process is released.
 pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Result<Break, Failure> {
     let limit = Limit::fixed(RELEASE_WAIT);
     let Some((dir, lock)) = ResourceDir::lock_existing(&inner.root, &claim.resource, &limit)? else {
         return Ok(Break::Gone);
     };
+    // While this step waited for the short lock, a step of a call that was dropped may have entered the claim.
+    if let Some(own) = inner.claims.forget(claim) {
+        drop(lock);
+        own.notify();
+        let was_there = release(inner, claim, own)?;
+        return Ok(if was_there { Break::Done } else { Break::Gone });
+    }
     let mut ledger = LedgerFile::open(&inner.root, &dir)?;
     let Some(index) = ledger.position(claim.id) else {
         return Ok(Break::Gone);
@@ -187,6 +203,11 @@ impl<'a> Transaction<'a> {
         if own.is_none() {
             self.refuse_duplicate()?;
         }
+        self.enter(own, last)
+    }
+
+    /// Contends once its earlier place, if it has one, is known to count.
+    fn enter(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
         let (verdict, watches, is_partial) = if last { self.try_once()? } else { self.join_queue()? };
         match verdict {
             Verdict::Granted(fence) => {
@@ -351,7 +372,7 @@ const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Backend, ClaimId, Resource, Share, Step};
+    use leasehold_core::{Backend, ClaimId, Release, Resource, Share, Step};
 
     use super::*;
     use crate::SystemClock;
@@ -383,6 +404,48 @@ mod tests {
         step.contend(Some(seen), false).unwrap_err();
         drop(step);
         assert!(backend.still_holds(&next).unwrap(), "its FIFO is in place");
+    }
+
+    /// A release may find the claim unknown to this process, and wait for the short lock that the last step of a
+    /// dropped `contend` has.
+    #[tokio::test]
+    async fn release_ends_what_a_step_of_a_dropped_call_enters_meanwhile() {
+        for is_known in [false, true] {
+            for is_granted in [false, true] {
+                let base = tempfile::tempdir().unwrap();
+                let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
+                let patience = Patience::unlimited(Arc::new(SystemClock));
+                let claim = |id| {
+                    let resource = Resource::new("a").unwrap();
+                    Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, Duration::from_secs(1))
+                };
+                let (holder, late, next) = (claim(1), claim(2), claim(3));
+                assert!(matches!(backend.contend(&holder, &patience).await, Ok(Step::Granted(_))));
+                let limit = Limit::of(&patience);
+                if is_known {
+                    Transaction::begin(&backend.inner, &late, &limit).unwrap().contend(None, false).unwrap();
+                }
+                if is_granted {
+                    backend.release(&[&holder]).await;
+                }
+                let own = backend.inner.claims.fifo(&late);
+                let mut step = Transaction::begin(&backend.inner, &late, &limit).unwrap();
+                let releases = [&late];
+                let mut releasing = backend.release(&releases);
+                let waker = std::task::Waker::noop();
+                let early = releasing.as_mut().poll(&mut std::task::Context::from_waker(waker));
+                assert!(early.is_pending(), "it waits for the short lock");
+                // The step is past its look at the own FIFO, which the release may have removed by now.
+                step.enter(own, false).unwrap();
+                drop(step);
+                let (released, case) = (releasing.await, format!("known: {is_known}, granted: {is_granted}"));
+                assert!(matches!(released[..], [Release::Freed]), "{case}: {released:?}");
+                assert!(backend.inner.claims.fifo(&late).is_none(), "{case}: nothing is left in the process");
+                backend.release(&[&holder]).await;
+                let granted = backend.contend(&next, &Patience::none(Arc::new(SystemClock))).await;
+                assert!(matches!(granted, Ok(Step::Granted(_))), "{case}: {granted:?}");
+            }
+        }
     }
 
     #[tokio::test]
