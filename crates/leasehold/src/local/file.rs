@@ -311,14 +311,18 @@ impl Backend for FileBackend {
     }
 
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        let Some(own) = self.inner.claims.forget(claim) else {
-            return BreakOutcome::of_release(self.release(&[claim]).await);
-        };
-        // Its holder has not asked for this: it is notified like a holder in another process.
-        own.notify();
         let owned = claim.clone();
-        // A holder that was notified may release it meanwhile, so whether it was still there says nothing.
-        self.run(move |inner| transaction::release(inner, &owned, own)).await?;
+        let end = move |inner: &Inner| {
+            // Taken from the table only here: a call that waits for it would meet a living claim that it does not know.
+            let Some(own) = inner.claims.forget(&owned) else { return Ok(false) };
+            // Its holder has not asked for this: it is notified like a holder in another process.
+            own.notify();
+            // A holder that was notified may release it meanwhile, so whether it was still there says nothing.
+            transaction::release(inner, &owned, own).map(|_| true)
+        };
+        if self.inner.claims.fifo(claim).is_none() || !self.run(end).await? {
+            return BreakOutcome::of_release(self.release(&[claim]).await);
+        }
         Ok(BreakOutcome::Ended { also_released: Vec::new() })
     }
 

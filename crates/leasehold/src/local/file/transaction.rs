@@ -95,12 +95,15 @@ pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<b
     if let Ok(Some((dir, lock))) =
         ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
-        // A step that had the short lock before this one may have put the claim back.
+        // A step that had the short lock before this one may have put the claim back, for a call that still waits:
+        // it may have been granted since.
         let put_back = inner.claims.forget(claim);
-        if let Some(LocalClaim { life, .. }) = &put_back
-            && matches!(was_there, Ok(false))
-        {
-            was_there = life.fifo.remove();
+        if let Some(back) = &put_back {
+            back.notify();
+            let removed = back.life.fifo.remove();
+            if !matches!(was_there, Ok(true)) {
+                was_there = removed;
+            }
         }
         let written = LedgerFile::open(&inner.root, &dir).and_then(|mut ledger| {
             match ledger.position(claim.id).map(|index| ledger.entries()[index].clone()) {
@@ -199,6 +202,8 @@ impl<'a> Transaction<'a> {
     }
 
     fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
+        // An earlier step of the same claim may have had the short lock since this one asked.
+        let own = own.or_else(|| self.inner.claims.fifo(self.claim));
         let own = self.check_own(own)?;
         if own.is_none() {
             self.refuse_duplicate()?;
@@ -371,92 +376,4 @@ pub(super) const WATCH_MAX: usize = 64;
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-mod tests {
-    use leasehold_core::{Backend, ClaimId, Release, Resource, Share, Step};
-
-    use super::*;
-    use crate::SystemClock;
-    use crate::local::{FileBackend, FileConfig};
-
-    /// A `contend` whose future was dropped continues on its thread, and may get the short lock after the
-    /// release of its claim.
-    #[tokio::test]
-    async fn late_step_of_a_released_claim_leaves_the_next_claim_alone() {
-        let base = tempfile::tempdir().unwrap();
-        let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
-        let patience = Patience::unlimited(Arc::new(SystemClock));
-        let claim = |id| {
-            let resource = Resource::new("a").unwrap();
-            Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, Duration::from_secs(1))
-        };
-        for id in 1..4 {
-            backend.contend(&claim(id), &patience).await.unwrap();
-            backend.release(&[&claim(id)]).await;
-        }
-        let (late, next) = (claim(4), claim(5));
-        backend.contend(&late, &patience).await.unwrap();
-        let seen = backend.inner.claims.fifo(&late).unwrap();
-        backend.release(&[&late]).await;
-        assert!(matches!(backend.contend(&next, &patience).await, Ok(Step::Granted(_))));
-        let reused = backend.inner.claims.fifo(&next).unwrap();
-        assert!(Arc::ptr_eq(&seen, &reused), "the next claim has the FIFO of the released one");
-        let mut step = Transaction::begin(&backend.inner, &late, &Limit::of(&patience)).unwrap();
-        step.contend(Some(seen), false).unwrap_err();
-        drop(step);
-        assert!(backend.still_holds(&next).unwrap(), "its FIFO is in place");
-    }
-
-    /// A release may find the claim unknown to this process, and wait for the short lock that the last step of a
-    /// dropped `contend` has.
-    #[tokio::test]
-    async fn release_ends_what_a_step_of_a_dropped_call_enters_meanwhile() {
-        for is_known in [false, true] {
-            for is_granted in [false, true] {
-                let base = tempfile::tempdir().unwrap();
-                let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
-                let patience = Patience::unlimited(Arc::new(SystemClock));
-                let claim = |id| {
-                    let resource = Resource::new("a").unwrap();
-                    Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, Duration::from_secs(1))
-                };
-                let (holder, late, next) = (claim(1), claim(2), claim(3));
-                assert!(matches!(backend.contend(&holder, &patience).await, Ok(Step::Granted(_))));
-                let limit = Limit::of(&patience);
-                if is_known {
-                    Transaction::begin(&backend.inner, &late, &limit).unwrap().contend(None, false).unwrap();
-                }
-                if is_granted {
-                    backend.release(&[&holder]).await;
-                }
-                let own = backend.inner.claims.fifo(&late);
-                let mut step = Transaction::begin(&backend.inner, &late, &limit).unwrap();
-                let releases = [&late];
-                let mut releasing = backend.release(&releases);
-                let waker = std::task::Waker::noop();
-                let early = releasing.as_mut().poll(&mut std::task::Context::from_waker(waker));
-                assert!(early.is_pending(), "it waits for the short lock");
-                // The step is past its look at the own FIFO, which the release may have removed by now.
-                step.enter(own, false).unwrap();
-                drop(step);
-                let (released, case) = (releasing.await, format!("known: {is_known}, granted: {is_granted}"));
-                assert!(matches!(released[..], [Release::Freed]), "{case}: {released:?}");
-                assert!(backend.inner.claims.fifo(&late).is_none(), "{case}: nothing is left in the process");
-                backend.release(&[&holder]).await;
-                let granted = backend.contend(&next, &Patience::none(Arc::new(SystemClock))).await;
-                assert!(matches!(granted, Ok(Step::Granted(_))), "{case}: {granted:?}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn late_step_of_a_dropped_call_takes_no_place() {
-        let base = tempfile::tempdir().unwrap();
-        let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
-        let patience = Patience::unlimited(Arc::new(SystemClock));
-        let resource = Resource::new("a").unwrap();
-        let claim = Claim::new(ClaimId::from_bytes([1; 16]), resource, Share::MUTEX, Duration::from_secs(1));
-        contend(&backend.inner, &claim, &patience, false, &Weak::new()).unwrap_err();
-        let seen = backend.inspect(&claim.resource, None, &patience).await.unwrap();
-        assert_eq!((seen.holders.len(), seen.waiting.len()), (0, 0), "nobody would release it");
-    }
-}
+mod tests;
