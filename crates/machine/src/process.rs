@@ -28,6 +28,7 @@ impl Process {
     }
 
     /// Returns `true` if this code runs in that process, and not in a fork of it.
+    #[inline]
     pub fn is_this(self) -> bool {
         process_id() == self.0
     }

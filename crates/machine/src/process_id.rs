@@ -9,6 +9,7 @@
 #![allow(unsafe_code, reason = "no safe interface marks memory that a fork gets cleared")]
 
 /// Returns the id of the process in which this code runs, also in a fork, mostly without a system call.
+#[inline]
 pub fn process_id() -> u32 {
     #[cfg(target_os = "linux")]
     if let Some(page) = page::cleared_in_forks() {
@@ -28,25 +29,33 @@ mod page {
     static NO_PAGE: AtomicU32 = AtomicU32::new(0);
 
     /// Returns the first number of the page; `None` if the kernel gives no such page.
+    #[inline]
     pub(super) fn cleared_in_forks() -> Option<&'static AtomicU32> {
         // No lock: a fork that is made while another thread holds one would wait for ever.
         static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
         let mut page = PAGE.load(Ordering::Acquire);
         if page.is_null() {
-            let mapped = map().unwrap_or(&NO_PAGE);
-            let new = std::ptr::from_ref(mapped).cast_mut();
-            page = match PAGE.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => new,
-                // Another thread was faster; this page of 4 KiB is left unused.
-                Err(first) => first,
-            };
+            page = map_first(&PAGE);
         }
         // SAFETY: the pointer was made from a reference that is valid for ever, to `NO_PAGE` or by `map`.
         let page = unsafe { &*page };
         (!std::ptr::eq(page, &NO_PAGE)).then_some(page)
     }
 
+    /// Maps the page, unless another thread is faster.
+    #[cold]
+    fn map_first(page: &AtomicPtr<AtomicU32>) -> *mut AtomicU32 {
+        let mapped = map().unwrap_or(&NO_PAGE);
+        let new = std::ptr::from_ref(mapped).cast_mut();
+        match page.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => new,
+            // This page of 4 KiB is left unused.
+            Err(first) => first,
+        }
+    }
+
     /// Reads the id, and writes it first in a process that has not done so.
+    #[inline]
     pub(super) fn id_in(page: &AtomicU32) -> u32 {
         // No process that runs this has the id 0, so the number is 0 in a fork that has not written it yet.
         match page.load(Ordering::Relaxed) {
