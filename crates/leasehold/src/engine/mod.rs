@@ -40,6 +40,7 @@ mod renew;
 mod retry;
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -165,8 +166,14 @@ impl Tuning {
 }
 
 /// The request of one acquisition. Equal requests are interchangeable in the local queue.
+///
+/// It is shared, because an acquisition keeps it in several places.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Want {
+pub(crate) struct Want(Arc<Wanted>);
+
+/// The lock that an acquisition requests, and for how long.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wanted {
     pub(crate) resource: Resource,
     pub(crate) share: Share,
     pub(crate) ttl: Duration,
@@ -179,11 +186,23 @@ pub(crate) struct Want {
     pub(crate) note: Note,
 }
 
+impl Deref for Want {
+    type Target = Wanted;
+
+    fn deref(&self) -> &Wanted {
+        &self.0
+    }
+}
+
 impl Want {
+    pub(crate) fn of(wanted: Wanted) -> Want {
+        Want(Arc::new(wanted))
+    }
+
     /// Returns `true` if a claim that was granted for `other` is exactly what is wanted. The `max_hold`
     /// of each user is its own, so it is not compared.
     fn is_met_by(&self, other: &Want) -> bool {
-        let Want { resource: _, share, ttl, lock_delay, max_hold: _, linger, note } = other;
+        let Wanted { resource: _, share, ttl, lock_delay, max_hold: _, linger, note } = &**other;
         (self.share, self.ttl, self.lock_delay, self.linger) == (*share, *ttl, *lock_delay, *linger)
             && self.note == *note
     }

@@ -21,7 +21,7 @@ use leasehold_core::{
     Durability, FenceGrade, Liveness, Note, QueueOrder, Resource, Share, Snapshot, SnapshotVersion,
 };
 
-use crate::engine::{DeadlockCheck, Engine, Owner, Wait, WaitOptions, Want};
+use crate::engine::{DeadlockCheck, Engine, Owner, Wait, WaitOptions, Want, Wanted};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 pub use guard::Guard;
@@ -606,7 +606,7 @@ impl<K: kind::Kind> Lock<K> {
         {
             self.engine.report_unused_ttl(self.ttl, valid);
         }
-        Ok(Want {
+        Ok(Want::of(Wanted {
             resource,
             share,
             ttl: self.ttl,
@@ -614,7 +614,7 @@ impl<K: kind::Kind> Lock<K> {
             max_hold: self.max_hold,
             linger: self.linger,
             note: self.note.clone(),
-        })
+        }))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Guard;
-use crate::engine::{Engine, Lease, Owner, Wait, WaitOptions, Want};
+use crate::engine::{Engine, Lease, Owner, Wait, WaitOptions, Want, Wanted};
 use crate::error::{Error, Result};
 
 /// The settings of a lock, besides those that are part of its claim.
@@ -29,7 +29,7 @@ impl Reacquire {
     pub(super) fn of(engine: Arc<Engine>, lease: &Lease, terms: LockOptions) -> Reacquire {
         // As the ttl, the lock delay is that of the owner's first guard, which may not be that of `terms`.
         let (claim, lock_delay) = (&lease.claim, lease.lock_delay());
-        let want = Want {
+        let want = Want::of(Wanted {
             resource: claim.resource.clone(),
             share: claim.share,
             // The ttl of the claim includes the lock delay.
@@ -38,7 +38,7 @@ impl Reacquire {
             max_hold: terms.max_hold,
             linger: terms.linger,
             note: claim.note.clone(),
-        };
+        });
         Reacquire { engine, want, terms }
     }
 

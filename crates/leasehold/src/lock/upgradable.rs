@@ -17,7 +17,7 @@ use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
 use crate::engine::deadline::Deadline;
-use crate::engine::{Engine, Lease, State, Wait, Want};
+use crate::engine::{Engine, Lease, State, Wait, Want, Wanted};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 use crate::panics::in_this_span;
 use crate::random;
@@ -270,7 +270,7 @@ impl Upgradable {
         let gate = entered.map_err(|cause| Error::lost("upgrade", cause, resource))??;
         let wait = deadline.left();
         // The reader ensures the longest and the shortest time to hold.
-        let want = Want { max_hold: None, ..self.lock.want(rest()?)? };
+        let want = Want::of(Wanted { max_hold: None, ..(*self.lock.want(rest()?)?).clone() });
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
             match select(Box::pin(self.read.lost()), Box::pin(gate.lost())).await {

@@ -387,10 +387,11 @@ impl Engine {
         let entry = slot.get_mut();
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
         // because it may come back here.
-        let mut rests_over = now.map_or_else(Vec::new, |now| end_unsound_rests(&mut entry.queue, now));
+        let unsound = now.map_or_else(Vec::new, |now| end_unsound_rests(&mut entry.queue, now));
         let mut changed = entry.queue.apply(change());
-        rests_over.append(&mut changed.rests_over);
-        changed.rests_over = rests_over;
+        if !unsound.is_empty() {
+            changed.rests_over.splice(0..0, unsound);
+        }
         let gone = if entry.queue.has_unused() { None } else { entry.unused_gone.take() };
         let stopped = if changed.stop { entry.patience.take() } else { None };
         let started = changed.start.take().map(|want| {
@@ -533,12 +534,12 @@ mod tests {
 
     use super::*;
     use crate::clock::TokioClock;
-    use crate::engine::{Deadline, Tuning, Wait};
+    use crate::engine::{Deadline, Tuning, Wait, Wanted};
     use crate::events::EventSink;
     use crate::local::MemoryBackend;
 
     fn want(max_hold: Option<Duration>) -> Want {
-        Want {
+        Want::of(Wanted {
             resource: Resource::new("job").unwrap(),
             share: Share::MUTEX,
             ttl: Duration::from_secs(30),
@@ -546,7 +547,7 @@ mod tests {
             max_hold,
             linger: Duration::from_secs(20),
             note: Note::default(),
-        }
+        })
     }
 
     async fn held(engine: &Arc<Engine>) -> Hold {

@@ -10,6 +10,7 @@ use tracing::{Span, field};
 
 use crate::engine::Engine;
 use crate::engine::Want;
+use crate::engine::Wanted;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ impl AcquireSpan {
     /// Returns the acquisition to report; `None` where neither an event subscriber nor a `tracing`
     /// subscriber listens, which then costs no more than this check.
     pub(crate) fn observed(engine: &Arc<Engine>, want: &Want) -> Option<AcquireSpan> {
-        let Want { resource, share, .. } = want;
+        let Wanted { resource, share, .. } = &**want;
         let span = || {
             tracing::debug_span!(
                 "leasehold.acquire",

@@ -18,6 +18,7 @@ use crate::engine::DeadlockCheck;
 use crate::engine::Engine;
 use crate::engine::Wait;
 use crate::engine::Want;
+use crate::engine::Wanted;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
@@ -180,7 +181,7 @@ impl DeadlockDetector {
                 holds: holds.clone(),
                 note: self.want.note.as_str().to_owned(),
             };
-            let want = Want {
+            let want = Want::of(Wanted {
                 resource: place,
                 share: places.share,
                 ttl,
@@ -188,7 +189,7 @@ impl DeadlockDetector {
                 max_hold: None,
                 linger: Duration::ZERO,
                 note: announced.to_note(),
-            };
+            });
             let engine = self.engine.clone();
             let request = async move {
                 let now = Deadline::of(Wait::No, &engine);

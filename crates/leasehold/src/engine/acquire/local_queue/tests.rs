@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
+use crate::engine::Wanted;
 
 /// An injected defect: a queue that forgets the consequences of one kind of change.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,7 +91,7 @@ struct Model {
 }
 
 fn want((share, noted): Kind) -> Want {
-    Want {
+    Want::of(Wanted {
         resource: Resource::new("r").unwrap(),
         share,
         ttl: Duration::from_secs(10),
@@ -98,7 +99,7 @@ fn want((share, noted): Kind) -> Want {
         max_hold: None,
         linger: Duration::ZERO,
         note: if noted { Note::new("another").unwrap() } else { Note::default() },
-    }
+    })
 }
 
 /// Enters the queue at the moment whose number is that of the place.
