@@ -88,7 +88,7 @@ impl Outage {
 pub struct RefreshCost {
     /// The time that the listing took.
     pub listing: Duration,
-    /// The number of locks that were looked at.
+    /// The number of locks that were looked at. Until the looks of a refresh end, those of the refresh before it.
     pub looks: usize,
     /// The time from the end of this refresh to the beginning of the next one.
     pub pause: Duration,

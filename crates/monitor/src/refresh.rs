@@ -114,7 +114,6 @@ impl Refresher {
         let began = Instant::now();
         let Listing { rows, truncated, announces } = self.list().await?;
         self.picture.cost.listing = began.elapsed();
-        self.picture.cost.looks = 0;
         self.picture.at_unix_ms = Some(unix_ms_now());
         self.picture.truncated = truncated;
         let names: HashSet<&Resource> = rows.iter().map(|row| &row.name).collect();

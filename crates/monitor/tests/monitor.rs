@@ -101,6 +101,21 @@ async fn a_picture_has_holders_and_queues_until_they_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_picture_counts_the_looks_of_a_whole_refresh() {
+    let (fault, locks) = store();
+    let _guard = held(&locks, "a", "ann").await;
+    let monitor = Monitor::start(locks.clone(), Options::default());
+    let mut pictures = monitor.overview();
+    until(&mut pictures, |picture| picture.cost.looks == 1).await;
+    // The picture after a listing is seen before the look is answered.
+    fault.set(Verb::Inspect, Mode::LateReply(Duration::from_millis(100)));
+    for _ in 0..6 {
+        pictures.changed().await.unwrap();
+        assert_eq!(pictures.borrow_and_update().cost.looks, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn ten_thousand_locks_are_listed_seldom() {
     let (fault, locks) = store();
     let mut guards = Vec::new();

@@ -145,7 +145,7 @@ fn filter_pause_help_and_prefix() {
     top.see("4 locks");
     top.press("?");
     top.wait("the whole page", |screen| {
-        screen.contains("WHAT THIS COSTS THE STORE") && screen.contains("Esc back")
+        ["WHAT THIS COSTS THE STORE", "4 looks at", "Esc back"].iter().all(|text| screen.contains(text))
     });
     check("top-help", &top);
     top.press("\x1b");
