@@ -30,9 +30,7 @@ fn ask<'a>(
     Box::pin(ready(at_once(client).and_then(|store| match store.grant_now(claim, asked_at) {
         DirectReply::Granted(grant) => Ok(Some(grant)),
         DirectReply::Busy { .. } | DirectReply::Declined => Ok(None),
-        DirectReply::Unknown => {
-            Err(NotKept::broken("it does not know whether it granted a claim".to_owned()))
-        }
+        DirectReply::Unknown => Err(NotKept::late("it does not know whether it granted a claim")),
     })))
 }
 
@@ -40,6 +38,7 @@ fn release<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {
     Box::pin(async move {
         match at_once(client)?.release_now(claim) {
             Some(Release::Freed) => Ok(()),
+            Some(Release::Unknown(failure)) => Err(failure.into()),
             Some(other) => Err(NotKept::broken(format!("{}: its release answered {other:?}", claim.share))),
             None => client.free(claim).await,
         }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
-use crate::client::{HANG, within};
+use crate::client::{HANG, TestClient, within};
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random;
 use crate::trial::Trial;
@@ -41,7 +41,7 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
         batch.push((state, claim, proof));
     }
     let renews: Vec<Renew<'_>> = batch.iter().map(|(_, claim, proof)| Renew { claim, proof }).collect();
-    let answers = within(HANG, "renew", client.backend.renew(&renews)).await?;
+    let answers = renewed(client, &renews).await?;
     ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} renewals", answers.len());
     for (n, ((state, ..), answer)) in batch.iter().zip(&answers).enumerate() {
         let right = match state {
@@ -52,7 +52,7 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
     }
     let claims: Vec<&Claim> = batch.iter().map(|(_, claim, _)| claim).collect();
     for again in [false, true] {
-        let answers = within(HANG, "release", client.backend.release(&claims)).await?;
+        let answers = released(client, &claims).await?;
         ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} releases", answers.len());
         for (n, ((state, ..), answer)) in batch.iter().zip(&answers).enumerate() {
             let right = match state {
@@ -122,7 +122,7 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
         let none = Proof::none();
         let mut renews: Vec<Renew<'_>> = held.iter().map(|(claim, proof)| Renew { claim, proof }).collect();
         renews.insert(1, Renew { claim: &unknown, proof: &none });
-        let answers = within(HANG, "renew", trial.client(0).backend.renew(&renews)).await?;
+        let answers = renewed(trial.client(0), &renews).await?;
         let right = matches!(
             answers[..],
             [
@@ -135,7 +135,7 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
         ensure!(right, "{share}: held, stranger, held, held were renewed as {answers:?}");
         // One of them twice: it can be freed once only.
         let claims = [&held[0].0, &unknown, &held[1].0, &held[0].0, &held[2].0];
-        let answers = within(HANG, "release", trial.client(0).backend.release(&claims)).await?;
+        let answers = released(trial.client(0), &claims).await?;
         let right = matches!(
             answers[..],
             [Release::Freed, Release::Gone, Release::Freed, Release::Gone, Release::Freed]
@@ -148,10 +148,32 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
 
 pub(crate) async fn an_empty_batch_has_no_answers(trial: &Trial) -> Checked {
     let client = trial.client(0);
-    let renewed = within(HANG, "renew", client.backend.renew(&[])).await?;
-    let released = within(HANG, "release", client.backend.release(&[])).await?;
-    ensure!(renewed.is_empty() && released.is_empty(), "{renewed:?} and {released:?} to nothing");
+    let renewals = renewed(client, &[]).await?;
+    let releases = released(client, &[]).await?;
+    ensure!(renewals.is_empty() && releases.is_empty(), "{renewals:?} and {releases:?} to nothing");
     Ok(())
+}
+
+/// Renews a batch; each outcome must be known.
+async fn renewed(client: &TestClient, batch: &[Renew<'_>]) -> Checked<Vec<Renewal>> {
+    let answers = within(HANG, "renew", client.backend.renew(batch)).await?;
+    for answer in &answers {
+        if let Renewal::Unknown(failure) = answer {
+            return Err(failure.clone().into());
+        }
+    }
+    Ok(answers)
+}
+
+/// Releases a batch; each outcome must be known.
+async fn released(client: &TestClient, batch: &[&Claim]) -> Checked<Vec<Release>> {
+    let answers = within(HANG, "release", client.backend.release(batch)).await?;
+    for answer in &answers {
+        if let Release::Unknown(failure) = answer {
+            return Err(failure.clone().into());
+        }
+    }
+    Ok(answers)
 }
 
 const TASKS: usize = 20;

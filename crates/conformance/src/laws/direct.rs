@@ -78,7 +78,7 @@ fn ask<'a>(
         match within(trial.overdue(), "a direct request", sent(client, claim, asked_at)?).await? {
             DirectReply::Granted(grant) => Ok(Some(grant)),
             DirectReply::Busy { .. } | DirectReply::Declined => Ok(None),
-            DirectReply::Unknown => Err(NotKept::broken("a direct request was not answered")),
+            DirectReply::Unknown => Err(NotKept::late("a direct request was not answered")),
         }
     })
 }
@@ -88,6 +88,7 @@ fn release<'a>(client: &'a TestClient, claim: &'a Claim) -> Call<'a, ()> {
         let Some(answer) = released(client, claim) else { return client.free(claim).await };
         match within(HANG, "a direct release", answer).await? {
             Release::Freed => Ok(()),
+            Release::Unknown(failure) => Err(failure.into()),
             other => Err(NotKept::broken(format!("a direct release must answer Freed, not {other:?}"))),
         }
     })
