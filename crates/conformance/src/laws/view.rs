@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, ClaimInfo, Effect, Failure, FailureKind, Note, Patience, Resource, ResourceSummary, Share,
+    Claim, ClaimInfo, Effect, Failure, FailureKind, Moment, Note, Patience, Resource, ResourceSummary, Share,
     Snapshot, SnapshotVersion,
 };
 use tokio::task::JoinHandle;
@@ -63,7 +63,7 @@ pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
     ensure!(version == again, "nothing changed, and {version:?} became {again:?}");
     let claim = trial.claim(&resource, Share::MUTEX)?;
     for n in 0..4 {
-        let task = unfinished(trial, &resource, &mut version, n % 2).await?;
+        let (task, until) = unfinished(trial, &resource, &mut version, n % 2).await?;
         let changed_at = trial.clock.now();
         match n % 2 {
             0 => trial.client(0).hold(&claim).await.map(drop)?,
@@ -71,6 +71,7 @@ pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
         }
         let snapshot = task.await??;
         let delay = trial.clock.now().since(changed_at);
+        was_woken(trial, &snapshot, &version, until)?;
         let holders = snapshot.holders.len();
         ensure!(holders == 1 - n % 2, "after change {n} an onlooker sees {holders} holders");
         ensure!(snapshot.version != version, "a change kept the version {version:?}");
@@ -82,14 +83,16 @@ pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
     Ok(())
 }
 
-/// Starts a watcher that has seen `version`, and checks that it does not return while nothing changes.
+/// Starts a watcher that has seen `version`, and checks that it does not return while nothing changes. Returns the end
+/// of its patience, too.
 async fn unfinished(
     trial: &Trial,
     resource: &Resource,
     version: &mut SnapshotVersion,
     holders: usize,
-) -> Checked<JoinHandle<Checked<Snapshot>>> {
+) -> Checked<(JoinHandle<Checked<Snapshot>>, Moment)> {
     for _ in 0..ECHOES {
+        let until = trial.clock.now().after(WATCH_LIMIT * 3);
         let (watcher, watched, seen) = (trial.client(2).clone(), resource.clone(), version.clone());
         let task = tokio::spawn(async move {
             let mut snapshot = watch(&watcher, &watched, &seen, WATCH_LIMIT * 3).await?;
@@ -104,10 +107,11 @@ async fn unfinished(
         });
         tokio::time::sleep(Duration::from_millis(30)).await;
         if !task.is_finished() {
-            return Ok(task);
+            return Ok((task, until));
         }
         // A server removes empty nodes of a session's lock some time after the change that emptied them.
         let early = task.await??;
+        was_woken(trial, &early, version, until)?;
         ensure!(
             trial.is_session() && early.holders.len() == holders,
             "an onlooker came back although nothing changed"
@@ -115,6 +119,15 @@ async fn unfinished(
         *version = early.version;
     }
     Err(NotKept::broken("an onlooker came back again and again although nothing changed"))
+}
+
+/// Checks that a watcher of `version` did not return only because its patience ended at `until`. That began before the
+/// change, so a machine that stood still may have ended it before the change as well.
+fn was_woken(trial: &Trial, snapshot: &Snapshot, version: &SnapshotVersion, until: Moment) -> Checked {
+    if snapshot.version == *version && trial.clock.now() >= until {
+        return Err(NotKept::late("an onlooker's patience ended before it learned of a change"));
+    }
+    Ok(())
 }
 
 pub(crate) async fn watcher_of_an_old_version_is_answered_at_once(trial: &Trial) -> Checked {
@@ -196,6 +209,7 @@ pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
     let granted = trial.client(0).hold(&claim).await?;
     trial.client(0).backend.detach(&claim);
     let before = trial.client(2).look(&resource).await?.version;
+    let until = trial.clock.now().after(WATCH_LIMIT * 3);
     let watching = tokio::spawn({
         let (watcher, watched, seen) = (trial.client(2).clone(), resource.clone(), before.clone());
         async move { watch(&watcher, &watched, &seen, WATCH_LIMIT * 3).await }
@@ -209,6 +223,7 @@ pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
     }
     let snapshot = watching.await??;
     let delay = trial.clock.now().since(adopted_at);
+    was_woken(trial, &snapshot, &before, until)?;
     if trial.clock.now() >= trial.valid_for(claim.ttl, adopted.asked_at) && snapshot.version != before {
         return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
     }
