@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Moment, Note, Renewal, Share};
 
+use super::renewal::free_in_time;
 use crate::client::AT_ONCE;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
@@ -61,7 +62,7 @@ async fn adopted(trial: &Trial, share: Share) -> Checked {
     in_time(until, "look")?;
     let notes: Vec<_> = seen.holders.iter().map(|info| info.note.as_str()).collect();
     ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
-    second.free(&claim).await?;
+    free_in_time(trial, second, &claim, until).await?;
     second.expect_no_claims(&resource, "after the release by the client that adopted it").await
 }
 

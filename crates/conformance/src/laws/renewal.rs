@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, Moment, Release, Renewal, Share};
 
-use crate::client::AT_ONCE;
+use crate::client::{AT_ONCE, TestClient};
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
@@ -77,7 +77,7 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
         valid_until = trial.valid_until(asked_at);
         not_before(trial, &other, valid_until).await?;
     }
-    free_in_time(trial, &claim, valid_until).await
+    free_in_time(trial, client, &claim, valid_until).await
 }
 
 pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked {
@@ -103,12 +103,17 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     tokio::time::sleep(trial.ttl() + trial.ttl() / 2).await;
     let other = trial.claim(&resource, Share::MUTEX)?;
     not_before(trial, &other, valid_until).await?;
-    free_in_time(trial, &long, valid_until).await
+    free_in_time(trial, client, &long, valid_until).await
 }
 
-/// Ends a claim of the first client, whose lease runs until `valid_until` at least.
-async fn free_in_time(trial: &Trial, claim: &Claim, valid_until: Moment) -> Checked {
-    match trial.client(0).end(claim).await? {
+/// Ends a claim of this client, whose lease runs until `valid_until` at least.
+pub(super) async fn free_in_time(
+    trial: &Trial,
+    client: &TestClient,
+    claim: &Claim,
+    valid_until: Moment,
+) -> Checked {
+    match client.end(claim).await? {
         Release::Freed => Ok(()),
         answer => {
             let what = format!("the release of a held claim answered {answer:?}");

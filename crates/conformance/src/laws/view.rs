@@ -8,6 +8,7 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
+use super::renewal::free_in_time;
 use crate::client::{AT_ONCE, TestClient, within};
 use crate::clock::patience_for;
 use crate::not_kept::{Checked, NotKept, ensure};
@@ -224,7 +225,8 @@ pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
     let snapshot = watching.await??;
     let delay = trial.clock.now().since(adopted_at);
     was_woken(trial, &snapshot, &before, until)?;
-    if trial.clock.now() >= trial.valid_for(claim.ttl, adopted.asked_at) && snapshot.version != before {
+    let valid_until = trial.valid_for(claim.ttl, adopted.asked_at);
+    if trial.clock.now() >= valid_until && snapshot.version != before {
         return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
     }
     ensure!(snapshot.version != before, "an adoption kept the version {before:?}");
@@ -233,7 +235,7 @@ pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
     if delay > WATCH_LIMIT {
         return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
     }
-    trial.client(1).free(&claim).await
+    free_in_time(trial, trial.client(1), &claim, valid_until).await
 }
 
 pub(crate) async fn listings_come_in_pages(trial: &Trial) -> Checked {
