@@ -2,6 +2,7 @@
 
 use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
+use crate::calls::LONG;
 use crate::client::{HANG, TestClient, within};
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random;
@@ -22,7 +23,8 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
     let mut batch: Vec<(ClaimState, Claim, Proof)> = Vec::new();
     for n in 0..CLAIMS {
         let resource = trial.resource(&format!("mixed/{n}"))?;
-        let claim = trial.claim(&resource, shares[n % shares.len()])?;
+        // Hundreds of calls come before the first of them is renewed.
+        let claim = trial.claim_for(&resource, shares[n % shares.len()], LONG * 10)?;
         // Not the same from behind, so that answers in the wrong order are noticed.
         let state = [
             ClaimState::Held,
