@@ -58,17 +58,15 @@ fn section_is_alone_from_acquire_to_release() {
         let running = script(
             &sandbox,
             &format!(
-                "{BEGIN}; echo held by $LEASEHOLD_FENCE; read -r _; leasehold release; echo code $?; read -r _"
+                "{}; echo held by $LEASEHOLD_FENCE; read -r _; leasehold release; echo code $?; read -r _",
+                BEGIN.replace("5s", "30s")
             ),
         );
         let line = running.line_with("held by");
         let shown = sandbox.show("job");
         assert_eq!(shown["fence"].as_str().unwrap(), line.rsplit(' ').next().unwrap());
         assert!(shown["holders"][0]["note"].as_str().unwrap().ends_with("cmd=sh"), "{shown}");
-        if sandbox.has_leases() {
-            // Longer than the ttl: it is renewed.
-            std::thread::sleep(std::time::Duration::from_secs(6));
-        }
+        sandbox.wait_for_renewal("job");
         sandbox.run(&["--no-wait", "job"], "true").expect(75);
         let keeper = keeper_of(&sandbox);
         let mut running = running;

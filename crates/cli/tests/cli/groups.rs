@@ -230,16 +230,13 @@ fn wait_group_holds_the_lock_until_a_daemon_has_ended() {
         let started = [("own", &[][..]), ("same", &["--same-group"][..])].map(|(name, group)| {
             let script =
                 "(setsid sh -c 'echo daemon; until [ -e go ]; do sleep 0.05; done; echo done' &); exit 7";
-            let args = [group, &["--ttl", "5s", "--wait-group", name]].concat();
+            let args = [group, &["--ttl", "30s", "--wait-group", name]].concat();
             let running = sandbox.start(&args, script);
             running.line_with("daemon");
             (name, running)
         });
-        if sandbox.has_leases() {
-            // Longer than the ttl: the lock is renewed meanwhile.
-            std::thread::sleep(std::time::Duration::from_secs(6));
-        }
         for (name, _) in &started {
+            sandbox.wait_for_renewal(name);
             sandbox.run(&["--no-wait", name], "true").expect(75);
         }
         std::fs::write(sandbox.path("go"), "").unwrap();

@@ -126,13 +126,14 @@ fn killed_shell_leaves_the_lock_to_the_nested_run() {
     for sandbox in sandboxes {
         let nested =
             "leasehold run job -- sh -c 'echo inside; until [ -e go ]; do sleep 0.02; done; echo done'";
-        let running = script(&sandbox, &format!("{BEGIN}; {nested}; echo never"));
+        let begin = BEGIN.replace("5s", "30s");
+        let running = script(&sandbox, &format!("{begin}; {nested}; echo never"));
         running.line_with("inside");
         running.signal(Signal::KILL);
         wait_until_gone(running.pid().as_raw_pid());
-        // Longer than the ttl: the keeper renews the lock for the run that relies on it.
-        let wait = if sandbox.has_leases() { "6s" } else { "1s" };
-        sandbox.run(&["--wait", wait, "job"], "true").expect(75);
+        // The keeper renews the lock for the run that relies on it.
+        sandbox.wait_for_renewal("job");
+        sandbox.run(&["--wait", "1s", "job"], "true").expect(75);
         let waiter = sandbox.start(&["job"], "echo in");
         sandbox.wait_for_line("job", 1, 1);
         std::fs::write(sandbox.path("go"), "").unwrap();
@@ -399,16 +400,16 @@ fn lock_ends_with_its_descriptor() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
         for shell in ["sh", "bash"] {
+            let begin = BEGIN_FD.replace("5s", "30s");
             std::fs::write(
                 sandbox.path("script"),
-                format!("{BEGIN_FD}\necho held\nread -r _\nexec 9>&-\necho closed\nread -r _\n"),
+                format!("{begin}\necho held\nread -r _\nexec 9>&-\necho closed\nread -r _\n"),
             )
             .unwrap();
             let mut running = script(&sandbox, &format!("exec {shell} script"));
             running.line_with("held");
-            // Longer than the ttl: it is renewed.
-            let wait = if sandbox.has_leases() { "6s" } else { "1s" };
-            sandbox.run(&["--wait", wait, "job"], "true").expect(75);
+            sandbox.wait_for_renewal("job");
+            sandbox.run(&["--wait", "1s", "job"], "true").expect(75);
             running.type_in("\n");
             running.line_with("closed");
             sandbox.run(&["--wait", "30s", "job"], "true").expect(0);

@@ -161,10 +161,13 @@ fn reader_that_does_not_read_delays_neither_renewal_nor_end() {
     let sandbox = Sandbox::on(&redis.server.url());
     // The pipe is full before the first line.
     let fill = "mkfifo pipe; exec 7<>pipe; dd if=/dev/zero bs=65536 count=1 >&7 2>/dev/null";
-    let inner = "i=0; while [ $i -lt 65 ]; do sleep 0.1; i=$((i+1)); done; echo over";
+    let inner = "until [ -e go ]; do sleep 0.05; done; echo over";
     let script =
-        format!("{fill}; leasehold run --ttl 5s --status-fd 7 --status-file status job -- sh -c '{inner}'");
-    let ended = Started::new(sandbox.sh(&script)).end().expect(0);
+        format!("{fill}; leasehold run --ttl 30s --status-fd 7 --status-file status job -- sh -c '{inner}'");
+    let running = Started::new(sandbox.sh(&script));
+    sandbox.wait_for_renewal("job");
+    std::fs::write(sandbox.path("go"), "").unwrap();
+    let ended = running.end().expect(0);
     assert_eq!(ended.out, "over\n", "{ended:?}");
     // The other place has all of it.
     assert!(std::fs::read_to_string(sandbox.path("status")).unwrap().contains("\"exit\""));

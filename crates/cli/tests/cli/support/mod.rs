@@ -136,6 +136,23 @@ impl Sandbox {
             (now == (holders, waiting)).then_some(()).ok_or(format!("{shown}"))
         });
     }
+
+    /// Waits until the lease of a lock with one holder is renewed: until more of it is left than before. A claim that
+    /// ends with its process has no lease.
+    pub(crate) fn wait_for_renewal(&self, name: &str) {
+        if !self.has_leases() {
+            return;
+        }
+        let mut least = u64::MAX;
+        eventually(|| {
+            // Each look starts a process, and a renewal is seconds away.
+            std::thread::sleep(Duration::from_millis(200));
+            let shown = self.show(name);
+            let left = shown["holders"][0]["remaining_ms"].as_u64().ok_or_else(|| shown.to_string())?;
+            least = least.min(left);
+            if left > least { Ok(()) } else { Err(shown.to_string()) }
+        });
+    }
 }
 
 fn run_args<'a>(args: &[&'a str], script: &'a str) -> Vec<&'a str> {
