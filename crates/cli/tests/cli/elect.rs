@@ -152,7 +152,8 @@ fn candidate_that_waits_survives_a_refused_login() {
     std::fs::write(&file, "hunter2").unwrap();
     let url = format!("redis://{addr}?password-file={}", file.display());
     let sandbox = Sandbox::on(&url);
-    let holder = sandbox.hold(&["--ttl", "5s", "boss"]);
+    // Its lease outlasts a machine that stands still, and ends some time after it is killed.
+    let holder = sandbox.hold(&["--ttl", "20s", "boss"]);
     let candidate = elect(&sandbox, &["--ttl", "5s", "boss", "--", "sh", "-c", "echo leads; exit 3"]);
     sandbox.wait_for_line("boss", 1, 1);
     // An error right after the start would be one of the configuration.
