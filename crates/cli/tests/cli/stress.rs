@@ -10,7 +10,7 @@ use leasehold_testkit::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Redis, Sandbox, Started};
+use crate::support::{BlockingLateness, Redis, Sandbox, Started};
 
 const PROCESSES: usize = 12;
 /// Of the short form.
@@ -18,6 +18,8 @@ const SHORT: Duration = Duration::from_secs(6);
 const TTL: &str = "5s";
 /// No stop is longer, in milliseconds: well below the ttl.
 const STOPPED: u64 = 2_000;
+/// A machine that stands still for so long may have kept a process from running for longer than the ttl.
+const STOOD_STILL: Duration = Duration::from_secs(2);
 /// Between two of them.
 const FAULT_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -93,6 +95,7 @@ fn stress(sandbox: &Sandbox, length: Duration, seed: u64) {
         stopped: None,
         is_ended: false,
     };
+    let lateness = BlockingLateness::watch();
     let mut all: Vec<Contender> = (0..PROCESSES).map(|_| begin()).collect();
     let began = Instant::now();
     let mut next = began;
@@ -114,6 +117,7 @@ fn stress(sandbox: &Sandbox, length: Duration, seed: u64) {
         contender.resume(Instant::now() + Duration::from_millis(STOPPED));
     }
     all.into_iter().for_each(|contender| contender.ends_well(sandbox));
+    let late = lateness.end();
     let log = std::fs::read_to_string(sandbox.path("log")).unwrap();
     // Those of Redlock are texts of one length.
     let fences: Vec<(usize, &str)> = log
@@ -121,7 +125,10 @@ fn stress(sandbox: &Sandbox, length: Duration, seed: u64) {
         .filter_map(|line| line.strip_prefix("start "))
         .map(|fence| (fence.len(), fence))
         .collect();
-    assert!(!log.contains("overlap"), "on {}: {log}", sandbox.url);
+    // A job that stands still with its machine until its lease is over is not alone at first when it continues. Its
+    // fence shows that.
+    let may_overlap = sandbox.has_leases() && late > STOOD_STILL;
+    assert!(may_overlap || !log.contains("overlap"), "on {}: {log}", sandbox.url);
     assert!(fences.is_sorted_by(|one, next| one < next), "on {}: {log}", sandbox.url);
     assert!(fences.len() >= PROCESSES / 2, "on {}: {log}", sandbox.url);
     eprintln!("{}: {} jobs", sandbox.url, fences.len());

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{RedisBuilder, RedisServer};
+use leasehold_testkit::{Lateness, RedisBuilder, RedisServer};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -392,6 +392,25 @@ impl Redis {
 
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
+    }
+}
+
+/// A measurement of how late the machine is, for a test that has no runtime.
+pub(crate) struct BlockingLateness {
+    lateness: Lateness,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl BlockingLateness {
+    pub(crate) fn watch() -> BlockingLateness {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let lateness = runtime.block_on(async { Lateness::watch() });
+        BlockingLateness { lateness, runtime }
+    }
+
+    /// Returns the longest delay so far, and ends the measurement.
+    pub(crate) fn end(self) -> Duration {
+        self.runtime.block_on(self.lateness.end())
     }
 }
 
