@@ -1,11 +1,12 @@
 //! A `run` inside a `run`.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use crate::acquire::sandboxes;
-use crate::support::{Sandbox, Started};
+use crate::support::{BlockingLateness, Sandbox, Started};
 
 /// A script that works under the lock of the outer run, and reports the end of that.
 const RUN: &str = "leasehold run job -- sh -c \
@@ -151,11 +152,20 @@ fn nested_run_ends_when_the_store_is_silent_for_as_long_as_the_lease_lasts() {
     redis.server.resume().unwrap();
 }
 
+/// A machine that stands still for so long may have kept a process from renewing a lease of eight seconds.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+
 #[test]
 fn nested_run_lasts_for_as_long_as_the_outer_one_renews() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
-        let ended = sandbox.run(&["--ttl", "8s", "job"], "leasehold run job -- sleep 10").expect(0);
-        ended.says_nothing_else_than_that_a_renewal_was_late();
+        let lateness = BlockingLateness::watch();
+        let ended = sandbox.run(&["--ttl", "8s", "job"], "leasehold run job -- sleep 10");
+        let late = lateness.end();
+        if sandbox.has_leases() && late > STOOD_STILL && ended.code() == 76 {
+            println!("the machine was too slow to renew: it stood still for {late:?}: {ended:?}");
+            continue;
+        }
+        ended.expect(0).says_nothing_else_than_that_a_renewal_was_late();
     }
 }
