@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_testkit::{Lateness, PostgresServer, RedisServer};
 use serde_json::Value;
 
-use crate::support::{Ended, Sandbox, Started, eventually};
+use crate::support::{BlockingLateness, Ended, Sandbox, Started, eventually};
 
 /// A run that is short, and long enough for pauses and kills. On files no lease ends.
 const ON_FILES: [&str; 6] = ["--duration", "8s", "--ttl", "1s", "--seed", "11"];
@@ -26,14 +26,27 @@ async fn is_kept_on_a_server(sandbox: Sandbox) {
     let lateness = Lateness::watch();
     let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &ON_A_SERVER, &[])).await.unwrap();
     let late = lateness.end().await;
-    // A worker that does not run for half a second sees a loss too late, also with a library that is right.
-    let shown = report(&ended);
-    let violations = shown["verdict"]["violations"].as_array().unwrap();
-    if late > STOOD_STILL && !violations.is_empty() && violations.iter().all(only_late) {
-        println!("the machine was too slow to report losses in time: it stood still for {late:?}: {shown:#}");
-        return;
+    if !is_excused(&report(&ended), late) {
+        is_clean(&ended);
     }
-    is_clean(&ended);
+}
+
+/// Runs it to its end. Returns how late the machine was meanwhile, too.
+fn measured(run: impl FnOnce() -> Ended) -> (Ended, Duration) {
+    let lateness = BlockingLateness::watch();
+    let ended = run();
+    (ended, lateness.end())
+}
+
+/// Returns `true` if there are violations, and all of them say only that the machine was so late: a worker that does
+/// not run for half a second sees a loss too late, also with a library that is right.
+fn is_excused(shown: &Value, late: Duration) -> bool {
+    let violations = shown["verdict"]["violations"].as_array().unwrap();
+    let is_excused = late > STOOD_STILL && !violations.is_empty() && violations.iter().all(only_late);
+    if is_excused {
+        println!("the machine was too slow to be in time: it stood still for {late:?}: {shown:#}");
+    }
+    is_excused
 }
 
 /// A violation that a machine which stands still makes of a library that is right.
@@ -59,8 +72,11 @@ fn is_clean(ended: &Ended) {
 fn files_are_kept() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("report");
-    let ended = torture(&sandbox, &ON_FILES, &["--report", folder.to_str().unwrap()]);
+    let (ended, late) = measured(|| torture(&sandbox, &ON_FILES, &["--report", folder.to_str().unwrap()]));
     let shown = report(&ended);
+    if is_excused(&shown, late) {
+        return;
+    }
     // Files have no leases: a paused holder keeps its lock.
     assert_eq!((ended.code(), shown["judgement"].as_str()), (0, Some("kept")), "{shown:#}");
     let names: Vec<String> = std::fs::read_dir(&folder)
@@ -217,14 +233,21 @@ fn a_full_disk_takes_no_judgement() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("report");
     let script = format!("{FULL} --report {}", folder.display());
-    let ended = Started::new(sandbox.sh(&script)).end().expect(74);
+    let (ended, late) = measured(|| Started::new(sandbox.sh(&script)).end());
+    let shown = std::fs::read_to_string(folder.join("verdict.json")).unwrap();
+    if is_excused(&serde_json::from_str(&shown).unwrap(), late) {
+        return;
+    }
+    let ended = ended.expect(74);
     assert!(ended.out.starts_with("kept: "), "{ended:?}");
     assert!(!ended.out.contains("are in"), "no files are promised: {ended:?}");
     ended.says("the judgement is \"kept\"").says("history.jsonl: File too large").says("free some space");
     assert!(std::fs::read_to_string(folder.join("report.txt")).unwrap().starts_with("kept: "));
     // As one object it is whole, too.
-    let again = Started::new(sandbox.sh(&format!("{script}-2 --json"))).end().expect(74);
-    assert_eq!(report(&again)["judgement"], "kept");
+    let (again, late) = measured(|| Started::new(sandbox.sh(&format!("{script}-2 --json"))).end());
+    if !is_excused(&report(&again), late) {
+        assert_eq!(report(&again.expect(74))["judgement"], "kept");
+    }
 }
 
 #[test]
