@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use leasehold_testkit::Lateness;
 use leasehold_torture::history::{Checker, History, Invariant, Operation, Stage};
 use leasehold_torture::{Dense, Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, Torture, worker};
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
 struct Store {
     _folder: tempfile::TempDir,
     plan: Plan,
+    lateness: Lateness,
 }
 
 fn store() -> Store {
@@ -40,7 +42,7 @@ fn store() -> Store {
     let mut plan = Plan::new(format!("file://{}/store", folder.path().display()));
     plan.processes = 2;
     plan.ttl = Duration::from_secs(1);
-    Store { _folder: folder, plan }
+    Store { _folder: folder, plan, lateness: Lateness::watch() }
 }
 
 /// Waits until the rig has seen so many more grants.
@@ -62,14 +64,15 @@ async fn ended(process: rustix::process::Pid) {
     }
 }
 
-#[track_caller]
-fn is_clean(history: &History) {
+/// Checks that nothing is violated. A machine that stands still may keep a worker from returning by its limit.
+async fn is_clean(history: &History, lateness: Lateness) {
     history.validate().unwrap();
     assert_eq!(History::read(history.to_text().as_bytes()).unwrap(), *history);
     let mut checker = Checker::new();
     (checker.overstay, checker.lateness) = (Duration::from_secs(5), Duration::from_secs(5));
-    let verdict = checker.check(history);
-    assert!(verdict.is_clean(), "{:#?}", verdict.violations);
+    let (late, mut violations) = (lateness.end().await, checker.check(history).violations);
+    violations.retain(|violation| late < STOOD_STILL || violation.invariant != Invariant::I6);
+    assert!(violations.is_empty(), "{violations:#?}");
 }
 
 async fn faults_on_workers_are_recorded_and_nothing_is_left() {
@@ -91,7 +94,7 @@ async fn faults_on_workers_are_recorded_and_nothing_is_left() {
     grants(&rig, 5).await;
     let prefix = rig.prefix().to_owned();
     let history = rig.finish().await.unwrap();
-    is_clean(&history);
+    is_clean(&history, store.lateness).await;
     let faults: Vec<(&str, Stage, bool)> = history
         .faults()
         .map(|event| {
@@ -119,7 +122,7 @@ async fn shared_locks_are_recorded_with_their_modes() {
     let rig = Rig::start(store.plan.clone()).await.unwrap();
     grants(&rig, 60).await;
     let history = rig.finish().await.unwrap();
-    is_clean(&history);
+    is_clean(&history, store.lateness).await;
     let text = history.to_text();
     for mode in ["\"exclusive\"", "\"shared\"", "\"permits 1/2\""] {
         assert!(text.contains(mode), "{mode}");
@@ -139,7 +142,7 @@ async fn dense_locks_change_hands_quickly_beside_the_others() {
     // The task that keeps the lock does not end in time.
     (0..2).for_each(|worker| rig.kill(worker).unwrap());
     let history = rig.finish().await.unwrap();
-    is_clean(&history);
+    is_clean(&history, store.lateness).await;
     let keys = history.keys();
     let dense_keys = keys.iter().filter(|key| key.contains("/dense-")).count();
     assert_eq!((dense_keys, keys.len()), (dense.locks, dense.locks + 1));
@@ -152,7 +155,7 @@ async fn holders_acquire_again_what_they_hold() {
     let rig = Rig::start(store.plan.clone()).await.unwrap();
     grants(&rig, 400).await;
     let history = rig.finish().await.unwrap();
-    is_clean(&history);
+    is_clean(&history, store.lateness).await;
     let unjudged = Checker::new().check(&history).unjudged;
     assert!(unjudged.iter().all(|one| one.invariant != Invariant::I8), "{unjudged:?}");
     let counts = |operation| {
@@ -229,3 +232,6 @@ async fn plans_that_cannot_work_start_nothing() {
     plan.locks.clear();
     assert!(matches!(refused(plan).await, RigError::Plan(_)));
 }
+
+/// A machine that stands still for so long may have kept a worker from running for longer.
+const STOOD_STILL: Duration = Duration::from_secs(1);
