@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use crate::support::gate::Gate;
-use crate::support::{BINARY, Redis, Sandbox, Started, number, wait_until_gone};
+use crate::support::{BINARY, BlockingLateness, Redis, Sandbox, Started, number, wait_until_gone};
 
 /// Reports TERM, and ends because of it.
 const ON_TERM: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -127,13 +127,15 @@ fn killed_server_ends_the_command_before_the_lease_expires() {
     let sandbox = Sandbox::on(&redis.server.url());
     let running = sandbox.start(&["--ttl", "6s", "job"], ON_TERM);
     running.line_with("ready");
-    let began = Instant::now();
+    let (began, lateness) = (Instant::now(), BlockingLateness::watch());
     redis.server.kill().unwrap();
     running.line_with("terminated");
+    let (took, late) = (began.elapsed(), lateness.end());
     // The lease ran for six seconds from the last renewal, which was before. That the loss comes first
     // is tested in virtual time; here it must not wait for what else has a limit: an outage is tolerated
-    // for fifteen.
-    assert!(began.elapsed() < Duration::from_secs(14), "{:?}", began.elapsed());
+    // for fifteen. On a machine that stood still, the time says nothing.
+    let limit = Duration::from_secs(14);
+    assert!(took < limit || late > limit / 10, "it took {took:?} on a machine that was {late:?} late");
     running.end().expect(76).says("job was lost");
 }
 
