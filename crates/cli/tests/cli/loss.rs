@@ -212,14 +212,14 @@ fn leasehold_that_continues_does_not_extend_the_grace() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
     let running = sandbox.start(
-        &["--ttl", "5s", "--grace", "8s", "job"],
+        &["--ttl", "5s", "--grace", "20s", "job"],
         "trap 'echo asked' TERM; echo ready; while :; do sleep 0.1; done",
     );
     running.line_with("ready");
     running.stop();
     // From here on the grace period runs for the warden, which kills when it is over.
     running.line_with("asked");
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(10));
     running.signal(Signal::CONT);
     let ended = running.end().expect(76).says("job was lost");
     // leasehold itself would have killed at the end of a grace period of its own.
