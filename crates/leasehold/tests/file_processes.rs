@@ -30,7 +30,7 @@ async fn the_death_of_a_holder_wakes_the_next_at_once() {
         until_waiting(&backend, "k", 1).await;
         let begun = Instant::now();
         holder.signal(Signal::KILL);
-        let fence = within(Duration::from_secs(10), waiter).await.unwrap();
+        let fence = within(LIMIT, waiter).await.unwrap();
         waits.push(begun.elapsed());
         assert!(fence > first);
         assert_eq!(claim_files(&backend, "k"), 1, "what the dead one left is removed");
