@@ -309,5 +309,8 @@ async fn a_clock_that_panics_costs_no_lease_and_hides_no_loss() {
     .await
     .unwrap();
     wire.set(Verb::Renew, Mode::Hang);
-    assert_eq!(tokio::time::timeout(SOON, short.lost()).await.unwrap(), LossCause::Expired);
+    // A machine that stood still may have lost it before, which its renewal can be the first to see.
+    let was_lost = matches!(short.state(), State::Lost(_));
+    let cause = tokio::time::timeout(SOON, short.lost()).await.unwrap();
+    assert!(cause == LossCause::Expired || (was_lost && cause == LossCause::Gone), "{cause:?}");
 }
