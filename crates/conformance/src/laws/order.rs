@@ -257,3 +257,18 @@ fn rises(trial: &Trial, grant: &Grant, last: &mut Option<Fence>) -> Checked {
 const GRANTS: usize = 200;
 const LINE: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_counts_before_it_is_over() {
+        let steps = Steps { began: Instant::now(), due_ms: AtomicU64::new(0), worst_ms: AtomicU64::new(0) };
+        steps.next(PAUSE);
+        std::thread::sleep(PAUSE * 3);
+        steps.next(PAUSE);
+        let worst = Duration::from_millis(steps.worst_ms.load(Ordering::Relaxed));
+        assert!(worst >= PAUSE * 2 - Duration::from_millis(1), "{worst:?}");
+    }
+}
