@@ -440,3 +440,21 @@ async fn clients_with_other_tables_exclude_each_other_and_fences_rise() {
         assert!(matches!(release(&**holder, &held).await, Release::Freed));
     }
 }
+
+/// By this setting the server begins another transaction, or ends the connection, behind each commit and rollback.
+#[tokio::test]
+async fn completion_type_of_the_server_changes_nothing() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    for completion in ["CHAIN", "RELEASE"] {
+        server.sql(&format!("SET GLOBAL completion_type = '{completion}'")).await.unwrap();
+        for method in ["row", "get-lock", "for-update"] {
+            let backend = open(&format!("{}?method={method}", server.url())).await;
+            for _ in 0..3 {
+                let claim = claim(&format!("{completion} {method}"), LONG);
+                take(&*backend, &claim).await;
+                let released = release(&*backend, &claim).await;
+                assert!(matches!(released, Release::Freed), "{completion}, {method}: {released:?}");
+            }
+        }
+    }
+}
