@@ -66,8 +66,13 @@ impl Pool {
 
     /// Sends statements without parameters, and waits for the rows of all of them.
     pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        self.run_within(statements, Duration::ZERO).await
+    }
+
+    /// Runs statements that may wait in the server for so long, as [`Pool::run`] does.
+    pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
         let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.run_within(statements, Duration::ZERO).await;
+        let answer = link.run_within(statements, wait).await;
         self.check_in_unless_lost(link, &answer);
         answer
     }

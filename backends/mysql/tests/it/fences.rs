@@ -1,9 +1,13 @@
 //! The fences of named locks, which cost no commit: they rise over everything that can happen to their
 //! counter.
 
-use crate::common::*;
-use leasehold_core::{Backend, Fence, Patience, Release};
+use std::time::Duration;
+
+use leasehold_core::{Backend, Fence, LossSignal, Patience, Release, Renewal};
 use leasehold_testkit::{Data, MariaDbServer};
+use mysql_async::prelude::Queryable;
+
+use crate::common::*;
 
 async fn client(server: &MariaDbServer) -> std::sync::Arc<dyn Backend> {
     open(&format!("{}?method=get-lock", server.url())).await
@@ -45,6 +49,32 @@ async fn fences_rise_while_clients_come_and_use_up_a_block() {
         }
         assert!(number(&server, LAST).await > end, "all of them draw from another block");
     }
+}
+
+/// A session that waits for the table would give no sign of life, and lose all that it holds.
+#[tokio::test]
+async fn locked_table_of_fences_ends_no_other_lock() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = open(&format!("{}?method=get-lock&silence=8s&timeout=30s", server.url())).await;
+    let held = claim("held", LONG);
+    let grant = take(&*backend, &held).await;
+    // From here on the block of this client is not the last one any more.
+    let other = client(&server).await;
+    cycle(&*other, &mut Fence::default()).await;
+    let mut console = mysql_async::Conn::from_url(server.url()).await.unwrap();
+    console.query_drop(format!("BEGIN; {LAST} FOR UPDATE")).await.unwrap();
+    let asking = tokio::spawn({
+        let backend = backend.clone();
+        async move { take(&*backend, &claim("next", LONG)).await.fence }
+    });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let lost = grant.lost.as_ref().and_then(LossSignal::cause);
+    assert!(lost.is_none(), "the session was lost: {lost:?}");
+    assert!(!asking.is_finished(), "it has a fence of a block that is not committed");
+    assert!(matches!(renew(&*backend, &held).await, Renewal::Alive));
+    console.query_drop("ROLLBACK").await.unwrap();
+    let fence = asking.await.unwrap();
+    assert!(fence > grant.fence, "{fence:?} after {:?}", grant.fence);
 }
 
 /// A server that starts twice in a second begins its counter at the same number. A restart takes less than that.

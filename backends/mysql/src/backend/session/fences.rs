@@ -9,16 +9,21 @@
 //! them was drawn. A session that has just been opened begins a block behind the end of the last one: the
 //! counter is called until it is there. If it is before the beginning of the last block, the server is
 //! another run under an earlier clock, and a number is added to it from then on.
+//!
+//! A session that holds locks begins its next block over another connection: a table that is locked, or a commit that
+//! waits for a replica, would keep its own from giving a sign of life, and all its locks would be lost.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_backend::random;
 use leasehold_core::{Effect, Failure, FailureKind, Fence};
 use mysql_async::Row;
 
 use crate::config::Names;
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
+use crate::net::pool::Pool;
 use crate::net::session::SessionLink;
 use crate::sql::schema::{COUNTER, FENCES};
 
@@ -50,6 +55,9 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Fences {
     block: Mutex<Block>,
+    /// The name of a lock that the session has for all its life. By this another connection sees that it leads to the
+    /// same run of the same server.
+    mark: String,
     /// One task looks for another block while the others wait for it.
     turn: tokio::sync::Mutex<()>,
 }
@@ -57,8 +65,10 @@ pub(super) struct Fences {
 impl Fences {
     /// Begins a block for a session that has just been opened.
     pub(super) async fn open(link: &SessionLink, names: &Names) -> Result<Fences, Refusal> {
-        let block = raise(link, names, None).await?;
-        Ok(Fences { block: Mutex::new(block), turn: tokio::sync::Mutex::new(()) })
+        let mark = format!("{MARK}{:016x}", random::number().map_err(Refusal::Failed)?);
+        let first = format!("SET @marked = GET_LOCK('{mark}', 0); ");
+        let block = raise_over(link, names, &(first + &raising(names, None))).await?;
+        Ok(Fences { block: Mutex::new(block), mark, turn: tokio::sync::Mutex::new(()) })
     }
 
     /// Returns the block of which numbers may be drawn from now on.
@@ -71,11 +81,11 @@ impl Fences {
     pub(super) async fn draw(
         &self,
         link: &SessionLink,
-        names: &Names,
+        pool: &Pool,
         mut known: Known,
     ) -> Result<Fence, Refusal> {
         for _ in 0..MAX_TRIES {
-            known = self.next(link, names, known).await?;
+            known = self.next(link, pool, known).await?;
             let row = only(link.run(&format!("SELECT {COUNTER}")).await?).map_err(Refusal::Failed)?;
             if let Some(fence) = known.fence(read(&row, 0).map_err(Refusal::Failed)?) {
                 return Ok(fence);
@@ -87,25 +97,33 @@ impl Fences {
     }
 
     /// Returns another block than the one that was known: that of another client, or a new one.
-    async fn next(&self, link: &SessionLink, names: &Names, known: Known) -> Result<Known, Refusal> {
+    async fn next(&self, link: &SessionLink, pool: &Pool, known: Known) -> Result<Known, Refusal> {
         let _turn = self.turn.lock().await;
         let present = self.known();
         if present != known {
             return Ok(present);
         }
-        let block = raise(link, names, Some(known.0)).await?;
+        let names = &pool.config.names;
+        let statements = raising(names, Some(known.0));
+        let is_here = format!("IS_USED_LOCK('{}') <=> {}", self.mark, link.number);
+        let beside = pool.run_within(&format!("{statements}, {is_here}"), COUNTING).await?;
+        let row = only(beside).map_err(Refusal::Failed)?;
+        let block = match read::<u8>(&row, 3).map_err(Refusal::Failed)? {
+            0 => raise_over(link, names, &statements).await?,
+            _ => block(&row, &names.table(FENCES)).map_err(Refusal::Failed)?,
+        };
         *self.block.lock().unwrap_or_else(PoisonError::into_inner) = block;
         Ok(Known(block))
     }
 }
 
-/// Begins the next block, unless the last one is another than is known here already, and returns the present
-/// one. The row is changed in any case: these servers let others see a commit before it is on the disk, and a
-/// later commit brings the earlier ones there.
-async fn raise(link: &SessionLink, names: &Names, known: Option<Block>) -> Result<Block, Refusal> {
+/// Returns the statements that begin the next block, unless the last one is another than is known here already. They
+/// answer the present one. The row is changed in any case: these servers let others see a commit before it is on the
+/// disk, and a later commit brings the earlier ones there.
+fn raising(names: &Names, known: Option<Block>) -> String {
     let table = names.table(FENCES);
     let is_due = known.map_or("TRUE".to_owned(), |known| format!("@last = {}", known.last));
-    let statements = format!(
+    format!(
         "SET @ahead = NULL, @start = NULL, @last = NULL; START TRANSACTION; \
          SELECT ahead, start, last INTO @ahead, @start, @last FROM {table} WHERE one = 1 FOR UPDATE; \
          SET @due = {is_due}; SET @now = {COUNTER} + @ahead; \
@@ -116,8 +134,12 @@ async fn raise(link: &SessionLink, names: &Names, known: Option<Block>) -> Resul
          SET @last = IF(@due, @start + {LENGTH}, @last); \
          UPDATE {table} SET ahead = @ahead, start = @start, last = @last, turn = turn + 1 WHERE one = 1; COMMIT; \
          SELECT CAST(@ahead AS UNSIGNED), CAST(@start AS UNSIGNED), CAST(@last AS UNSIGNED)"
-    );
-    let rows = match link.run_within(&statements, COUNTING).await {
+    )
+}
+
+/// Begins a block over the connection of the session.
+async fn raise_over(link: &SessionLink, names: &Names, statements: &str) -> Result<Block, Refusal> {
+    let rows = match link.run_within(statements, COUNTING).await {
         Ok(rows) => rows,
         Err(refusal) => {
             if link.is_open() {
@@ -126,7 +148,7 @@ async fn raise(link: &SessionLink, names: &Names, known: Option<Block>) -> Resul
             return Err(refusal);
         }
     };
-    only(rows).and_then(|row| block(&row, &table)).map_err(Refusal::Failed)
+    only(rows).and_then(|row| block(&row, &names.table(FENCES))).map_err(Refusal::Failed)
 }
 
 fn block(row: &Row, table: &str) -> Result<Block, Failure> {
@@ -145,6 +167,8 @@ const LENGTH: u64 = 10_000;
 /// The time that a busy server takes to call its counter 16 million times. The first session behind a new table does
 /// that, as the table begins at the end of a second of the counter.
 const COUNTING: Duration = Duration::from_secs(10);
+/// The beginning of the names of locks by which sessions are known.
+const MARK: &str = "leasehold-session-";
 /// Blocks of others that may be used up before this client has drawn from them.
 const MAX_TRIES: u32 = 20;
 

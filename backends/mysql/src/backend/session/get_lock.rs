@@ -257,7 +257,7 @@ impl GetLockSession {
             (Some(_), None) => None,
             (Some(counter), Some((fences, known))) => match known.fence(counter) {
                 Some(fence) => Some(fence),
-                None => Some(fences.draw(&self.link, &self.base.pool.config.names, known).await?),
+                None => Some(fences.draw(&self.link, &self.base.pool, known).await?),
             },
         };
         Ok(Answer::Taken { fence, is_shown: false })
