@@ -377,7 +377,8 @@ impl LeaseTable {
     /// Returns `false` where its end came first.
     pub(crate) fn renewed(&mut self, claim: &Claim, asked_at: Moment) -> bool {
         let Some(state) = self.claims.get_mut(&claim.id) else { return false };
-        if state.until <= asked_at {
+        // A claim whose loss was reported is being ended.
+        if state.until <= asked_at || state.loss.is_none() {
             return false;
         }
         let is_due = self.ends.remove(&(state.end(), claim.id));
@@ -664,6 +665,22 @@ mod tests {
         table.erasing(id(1), &[1]);
         table.erased(id(1), &[1], false, at(20_000));
         assert_eq!(table.view(&claim(1, TEN), at(20_000)), None);
+    }
+
+    #[test]
+    fn a_claim_that_is_being_ended_is_not_renewed() {
+        let mut table = table();
+        insert(&mut table, 1, 1);
+        put_key(&mut table);
+        table.granted(id(1), 7, at(10_000), Duration::from_millis(5));
+        table.end_call(id(1), at(5));
+        assert_eq!(table.due_work(at(10_005), 10).end, [id(1)]);
+        // This was asked in time, and its answer is late.
+        assert!(!table.renewed(&claim(1, TEN), at(9_999)), "its loss is reported");
+        assert_eq!(table.erasing_due(&[id(1)], at(10_006)).len(), 1);
+        table.end_again(id(1), at(10_006), at(11_006));
+        assert!(!table.renewed(&claim(1, TEN), at(9_999)));
+        assert_eq!(table.due_work(at(11_006), 10).end, [id(1)]);
     }
 
     #[test]
