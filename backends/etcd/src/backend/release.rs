@@ -8,7 +8,7 @@ use crate::net::cluster::Answer;
 use crate::net::error::Refusal;
 use crate::protocol::key_slots::Slot;
 use crate::protocol::txn::Erase;
-use crate::state::lease_table::View;
+use crate::state::lease_table::{PutsBefore, View};
 
 /// Ends each claim, granted, waiting or of unknown outcome alike.
 pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
@@ -72,8 +72,10 @@ pub(crate) async fn end_due(shared: &Shared, claims: &[ClaimId]) -> Result<(), F
     settle_all(shared, claims).await?;
     let now = shared.now();
     let due = shared.lease_table().erasing_due(claims, now);
-    let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = due.into_iter().unzip();
-    for deleted in delete_counted(shared, &ids, &vec![true; ids.len()], &keys).await {
+    let ids: Vec<ClaimId> = due.iter().map(|(claim, ..)| *claim).collect();
+    let counted: Vec<_> = due.iter().map(|(.., puts_before)| Some(*puts_before)).collect();
+    let keys: Vec<Erase> = due.into_iter().map(|(_, erase, _)| erase).collect();
+    for deleted in delete_counted(shared, &ids, &counted, &keys).await {
         deleted.map_err(unsettled)?;
     }
     Ok(())
@@ -82,7 +84,7 @@ pub(crate) async fn end_due(shared: &Shared, claims: &[ClaimId]) -> Result<(), F
 /// Deletes the keys of claims. The states of tracked claims are updated before the request is
 /// sent and when it is answered.
 async fn delete(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Vec<Result<Answer<bool>, Refusal>> {
-    let counted: Vec<bool> = {
+    let counted: Vec<_> = {
         let mut table = shared.lease_table();
         claims.iter().zip(keys).map(|(claim, erase)| table.erasing(*claim, &erase.key)).collect()
     };
@@ -93,17 +95,18 @@ async fn delete(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Vec<Resu
 async fn delete_counted(
     shared: &Shared,
     claims: &[ClaimId],
-    counted: &[bool],
+    counted: &[Option<PutsBefore>],
     keys: &[Erase],
 ) -> Vec<Result<Answer<bool>, Refusal>> {
     let now = shared.now();
     let deleted = shared.delete(keys).await;
     let mut table = shared.lease_table();
-    for (((claim, erase), is_counted), deleted) in claims.iter().zip(keys).zip(counted).zip(&deleted) {
-        match deleted {
-            Ok(answer) if *is_counted => table.erased(*claim, &erase.key, answer.doubt, now),
-            Ok(Answer { doubt: false, .. }) => {}
-            _ if *is_counted => {}
+    for (((claim, erase), counted), deleted) in claims.iter().zip(keys).zip(counted).zip(&deleted) {
+        match (deleted, *counted) {
+            (Ok(answer), Some(puts_before)) => {
+                table.erased(*claim, &erase.key, puts_before, answer.doubt, now);
+            }
+            (Ok(Answer { doubt: false, .. }), None) | (Err(_), Some(_)) => {}
             _ => table.erases_late(*claim),
         }
     }

@@ -13,6 +13,7 @@ mod openings;
 mod parking;
 
 pub(crate) use access::Access;
+pub(crate) use erasing::PutsBefore;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -71,6 +72,8 @@ struct ClaimState {
     keyless: bool,
     /// The number of requests to remove its key that may still be under way.
     erasing: usize,
+    /// The number of requests that were sent to put its key.
+    puts: usize,
 }
 
 /// The state of a claim, for renewing and releasing.
@@ -230,6 +233,7 @@ impl LeaseTable {
             clear: true,
             keyless: true,
             erasing: 0,
+            puts: 0,
         };
         self.claims.insert(claim.id, state);
     }
@@ -297,6 +301,7 @@ impl LeaseTable {
     pub(crate) fn sending(&mut self, claim: ClaimId, mark: i64) -> Option<i64> {
         let state = self.claims.get_mut(&claim)?;
         (state.clear, state.keyless) = (false, false);
+        state.puts += 1;
         state.doubt.replace(mark)
     }
 
@@ -662,8 +667,7 @@ mod tests {
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         table.end_later(id(1), at(20_000));
         assert_eq!(table.due_work(at(20_000), 10).end.len(), 1);
-        table.erasing(id(1), &[1]);
-        table.erased(id(1), &[1], false, at(20_000));
+        erase(&mut table, false, at(20_000));
         assert_eq!(table.view(&claim(1, TEN), at(20_000)), None);
     }
 
@@ -730,6 +734,12 @@ mod tests {
         assert!(table.is_clear(id(1)));
     }
 
+    /// Removes the key of the claim 1.
+    fn erase(table: &mut LeaseTable, repeated: bool, now: Moment) {
+        let puts_before = table.erasing(id(1), &[1]).unwrap();
+        table.erased(id(1), &[1], puts_before, repeated, now);
+    }
+
     /// Returns `true` if the next claim on the same name gets the slot of this one.
     fn is_used_again(end: impl Fn(&mut LeaseTable)) -> bool {
         let mut table = table();
@@ -751,8 +761,7 @@ mod tests {
             put_key(table);
             table.granted(id(1), 7, at(10_000), Duration::ZERO);
             table.end_call(id(1), at(5));
-            table.erasing(id(1), &[1]);
-            table.erased(id(1), &[1], false, at(6));
+            erase(table, false, at(6));
         }));
         assert!(is_used_again(|table| {
             put_key(table);
@@ -767,22 +776,19 @@ mod tests {
             put_key(table);
             table.end_call(id(1), at(5));
             table.erasing(id(1), &[1]);
-            table.erasing(id(1), &[1]);
-            table.erased(id(1), &[1], false, at(6));
+            erase(table, false, at(6));
         });
         assert!(!two_deletes, "one of them may still arrive");
         assert!(!is_used_again(|table| {
             put_key(table);
             table.end_call(id(1), at(5));
-            table.erasing(id(1), &[1]);
-            table.erased(id(1), &[1], true, at(6));
+            erase(table, true, at(6));
         }));
         assert!(!is_used_again(|table| {
             table.sending(id(1), 0);
             table.mark_advanced(1, 1);
             table.end_call(id(1), at(5));
-            table.erasing(id(1), &[1]);
-            table.erased(id(1), &[1], false, at(6));
+            erase(table, false, at(6));
         }));
         assert!(!is_used_again(|table| {
             put_key(table);
@@ -797,8 +803,7 @@ mod tests {
                 KeyRef { reused_by: ReusedBy::Others, ..key_ref(1, Slot::Reused(id(9))) },
             );
             table.end_call(id(1), at(5));
-            table.erasing(id(1), &[1]);
-            table.erased(id(1), &[1], false, at(6));
+            erase(table, false, at(6));
         }));
     }
 
@@ -809,36 +814,62 @@ mod tests {
         put_key(&mut table);
         table.end_call(id(1), at(0));
         assert_eq!(table.due_work(at(2_000), 10).end, [id(1)]);
-        assert_eq!(table.erasing_due(&[id(1)], at(2_000)), [(id(1), key(1))]);
+        let [(due, removed, of_sweep)] = table.erasing_due(&[id(1)], at(2_000)).try_into().unwrap();
+        assert_eq!((due, removed), (id(1), key(1)));
         assert!(table.begin_call(id(1)) && table.is_erasing(id(1)));
         // Its caller has its key removed, too.
         table.change_key(id(1), key_ref(2, Slot::Reused(id(2))));
         assert_eq!(table.key_ref(&claim(1, TEN)), Some(key_ref(1, Slot::Own)), "the key may exist");
-        assert!(table.erasing(id(1), &[1]));
-        table.erased(id(1), &[1], false, at(2_001));
+        erase(&mut table, false, at(2_001));
         table.change_key(id(1), key_ref(2, Slot::Reused(id(2))));
         assert!(!table.is_erasing(id(1)));
         put_key(&mut table);
         let signal = table.granted(id(1), 7, at(12_000), Duration::ZERO).unwrap();
         table.end_call(id(1), at(2_002));
         // The answer about the key of before ends nothing, and neither does its absence.
-        table.erased(id(1), &[1], false, at(2_003));
+        table.erased(id(1), &[1], of_sweep, false, at(2_003));
         table.end_again(id(1), at(2_003), at(3_003));
         assert_eq!(table.due_work(at(11_999), 10).end, []);
         assert_eq!((table.view(&claim(1, TEN), at(2_003)).unwrap().place, signal.cause()), (Some(7), None));
         // What may remove the key of before does not concern one to which the claim moved.
-        assert!(table.erasing(id(1), &[2]));
+        assert!(table.erasing(id(1), &[2]).is_some());
         table.move_to(&claim(1, TEN), key_ref(3, Slot::Own));
         assert!(!table.is_erasing(id(1)) && table.may_be_erased_late(id(1)));
         table.move_to(&claim(1, TEN), key_ref(2, Slot::Reused(id(2))));
         // Removed for good by a request that was repeated, it is not tracked any more.
-        assert!(table.erasing(id(1), &[2]));
-        table.erased(id(1), &[2], true, at(2_004));
+        let puts_before = table.erasing(id(1), &[2]).unwrap();
+        table.erased(id(1), &[2], puts_before, true, at(2_004));
         assert_eq!(table.view(&claim(1, TEN), at(2_004)), None);
         assert_eq!(table.slot(&claim(1, TEN), Some(id(3))), Slot::Reused(id(3)));
         assert_eq!(table.slot(&claim(2, TEN), Some(id(3))), Slot::Own);
         table.erases_late(id(2));
         assert_eq!(table.slot(&claim(2, TEN), Some(id(3))), Slot::Reused(id(3)));
+    }
+
+    #[test]
+    fn a_delete_ends_no_put_that_may_have_come_after_it() {
+        let mut table = table();
+        table.insert(&claim(1, TEN), key_ref(1, Slot::Reused(id(9))), 1);
+        let delete = table.erasing(id(1), &[1]).unwrap();
+        // The server carries out the delete first, and the answer to the put arrives first.
+        put_key(&mut table);
+        table.erased(id(1), &[1], delete, false, at(1));
+        assert!(!table.is_clear(id(1)), "its key is in the queue");
+        // A put that is under way as the delete is sent may also come after it.
+        let before = table.sending(id(1), 0);
+        let delete = table.erasing(id(1), &[1]).unwrap();
+        table.answered(id(1), before);
+        let signal = table.granted(id(1), 7, at(10_000), Duration::ZERO).unwrap();
+        table.erased(id(1), &[1], delete, false, at(2));
+        table.end_call(id(1), at(3));
+        assert_eq!(table.view(&claim(1, TEN), at(3)).unwrap().place, Some(7));
+        assert_eq!(table.due_work(at(10_000), 10).end, [id(1)]);
+        report(&mut table);
+        assert_eq!(signal.cause(), Some(LossCause::Expired));
+        // A delete after all puts frees the key for the next claim.
+        erase(&mut table, false, at(10_000));
+        assert_eq!(table.view(&claim(1, TEN), at(10_000)), None);
+        assert_eq!(table.slot(&claim(2, TEN), Some(id(2))), Slot::Reused(id(9)));
     }
 
     #[test]

@@ -4,9 +4,13 @@ use std::collections::{HashSet, VecDeque};
 
 use leasehold_core::{ClaimId, Moment};
 
-use super::LeaseTable;
+use super::{ClaimState, LeaseTable};
 use crate::protocol::key_slots::KeyRef;
 use crate::protocol::txn::Erase;
+
+/// The number of requests to put the key of a claim that a request to remove it follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PutsBefore(usize);
 
 /// The latest claims whose own key a late request may still remove, although they are not tracked under it any more.
 /// One that is contended for again gets another key.
@@ -22,37 +26,53 @@ impl LeaseTable {
         self.claims.get(&claim).is_some_and(|state| state.erasing > 0)
     }
 
-    /// Records that a request to remove this key of the claim is about to be sent. Returns `false` where the claim is
-    /// not tracked under this key.
-    pub(crate) fn erasing(&mut self, claim: ClaimId, key: &[u8]) -> bool {
-        let state = self.claims.get_mut(&claim).filter(|state| state.key_ref.erase.key == key);
-        state.map(|state| state.erasing += 1).is_some()
+    /// Records that a request to remove this key of the claim is about to be sent. Returns the argument for
+    /// [`LeaseTable::erased`]; `None` where the claim is not tracked under this key.
+    pub(crate) fn erasing(&mut self, claim: ClaimId, key: &[u8]) -> Option<PutsBefore> {
+        let state = self.claims.get_mut(&claim).filter(|state| state.key_ref.erase.key == key)?;
+        state.erasing += 1;
+        Some(state.puts_before(self.leases.get(&state.lease).map(|lease| lease.mark)))
     }
 
     /// Returns those of the claims that are still at their end, with the requests that remove their keys,
     /// which are counted as about to be sent.
-    pub(crate) fn erasing_due(&mut self, claims: &[ClaimId], now: Moment) -> Vec<(ClaimId, Erase)> {
+    pub(crate) fn erasing_due(
+        &mut self,
+        claims: &[ClaimId],
+        now: Moment,
+    ) -> Vec<(ClaimId, Erase, PutsBefore)> {
         let mut due = Vec::with_capacity(claims.len());
         for claim in claims {
             // A caller may have come for it since it was due.
             if let Some(state) = self.claims.get_mut(claim).filter(|state| state.is_due(now)) {
                 state.erasing += 1;
-                due.push((*claim, state.key_ref.erase.clone()));
+                let mark = self.leases.get(&state.lease).map(|lease| lease.mark);
+                due.push((*claim, state.key_ref.erase.clone(), state.puts_before(mark)));
             }
         }
         due
     }
 
-    /// Records that the request was answered: the key does not exist. `repeated` where it was sent more
-    /// than once.
-    pub(crate) fn erased(&mut self, claim: ClaimId, key: &[u8], repeated: bool, now: Moment) {
+    /// Records that the request was answered: the key does not exist, unless it was put since. `repeated` where the
+    /// request was sent more than once.
+    pub(crate) fn erased(
+        &mut self,
+        claim: ClaimId,
+        key: &[u8],
+        puts_before: PutsBefore,
+        repeated: bool,
+        now: Moment,
+    ) {
         let Some(state) = self.claims.get_mut(&claim).filter(|state| state.key_ref.erase.key == key) else {
             return;
         };
-        state.keyless = true;
         // A request that was sent before may arrive later, so it is counted for good.
         state.erasing = state.erasing.saturating_sub(usize::from(!repeated));
-        self.ended(claim, now);
+        // The caller that has put the key since contends for the claim, or has left it to its end.
+        if state.puts == puts_before.0 {
+            state.keyless = true;
+            self.ended(claim, now);
+        }
     }
 
     /// Records that a request to remove the own key of a claim that is not tracked may arrive later.
@@ -70,6 +90,14 @@ impl LeaseTable {
         if let Some(state) = self.claims.get_mut(&claim).filter(|state| state.keyless) {
             (state.key_ref, state.erasing) = (key_ref, 0);
         }
+    }
+}
+
+impl ClaimState {
+    /// Returns how many requests to put its key a request to remove it follows that is sent now; `mark` is that of
+    /// its lease. One that is under way may come later.
+    fn puts_before(&self, mark: Option<i64>) -> PutsBefore {
+        PutsBefore(self.puts.saturating_sub(usize::from(self.is_unsettled(mark))))
     }
 }
 
