@@ -199,7 +199,7 @@ impl Ensemble {
         let Some((queue, index)) =
             seen.and_then(|queue| queue.position(&own.name).map(|index| (queue, index)))
         else {
-            self.claims.forget(claim.id);
+            self.claims.forget_node(claim.id, &own.name);
             return Look::Gone;
         };
         if !queue.admits(index) {

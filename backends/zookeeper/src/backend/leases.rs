@@ -58,7 +58,7 @@ impl Ensemble {
             Some(own) => {
                 let queue = self.current_queue(session, &claim.resource, NodeRole::Locks).await;
                 let Some((queue, _)) = queue.map_err(unsettled)? else {
-                    self.claims.forget(claim.id);
+                    self.claims.forget_node(claim.id, &own.name);
                     return Ok(Look::Gone);
                 };
                 (own, queue)
@@ -78,7 +78,7 @@ impl Ensemble {
             }
         };
         let Some(index) = queue.position(&own.name) else {
-            self.claims.forget(claim.id);
+            self.claims.forget_node(claim.id, &own.name);
             return Ok(Look::Gone);
         };
         if !queue.admits(index) {
@@ -118,7 +118,7 @@ impl Ensemble {
                 Ok(Look::Admitted(self.grant(session, claim, own, asked_at)))
             }
             _ => {
-                self.claims.forget(claim.id);
+                self.claims.forget_node(claim.id, &own.name);
                 Ok(Look::Gone)
             }
         }

@@ -119,7 +119,7 @@ impl Ensemble {
             }
         }
         if known.is_some() {
-            self.claims.forget(claim.id);
+            self.claims.forget_ended(claim.id);
         }
         self.leftovers.remove(claim.id);
         Ok(was_there)

@@ -14,27 +14,28 @@ use zookeeper_client::{Client, Error, MultiReadResult};
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
 use crate::protocol::layout;
+use crate::state::claim_table::OwnNode;
 
 impl Ensemble {
     /// Confirms the claims of a batch, in order. `limit` is when an answer would come too late.
     pub(crate) async fn confirm(&self, batch: &[Renew<'_>], limit: Duration) -> Vec<Renewal> {
         // A claim that this client does not hold is lost.
         let mut answers: Vec<Renewal> = batch.iter().map(|_| Renewal::Lost).collect();
-        let mut looks: BTreeMap<i64, (Vec<usize>, Vec<String>)> = BTreeMap::new();
+        let mut looks: BTreeMap<i64, Vec<(usize, OwnNode)>> = BTreeMap::new();
         for (number, renew) in batch.iter().enumerate() {
-            if let Some((session, path)) = self.node(renew.claim) {
-                let (numbers, paths) = looks.entry(session).or_default();
-                numbers.push(number);
-                paths.push(path);
+            if let Some((session, own)) = self.node(renew.claim) {
+                looks.entry(session).or_default().push((number, own));
             }
         }
-        let asked = looks.into_iter().map(|(session, (numbers, paths))| async move {
-            (numbers, self.confirm_in(session, &paths, limit).await)
+        let asked = looks.into_iter().map(|(session, nodes)| async move {
+            let path = |(number, own): &(usize, OwnNode)| self.path(batch[*number].claim, own);
+            let paths: Vec<String> = nodes.iter().map(path).collect();
+            (nodes, self.confirm_in(session, &paths, limit).await)
         });
-        for (numbers, renewals) in join_all(asked).await {
-            for (number, renewal) in numbers.into_iter().zip(renewals) {
+        for (nodes, renewals) in join_all(asked).await {
+            for ((number, own), renewal) in nodes.into_iter().zip(renewals) {
                 if matches!(renewal, Renewal::Lost) {
-                    self.claims.forget(batch[number].claim.id);
+                    self.claims.forget_node(batch[number].claim.id, &own.name);
                 }
                 answers[number] = renewal;
             }
@@ -43,10 +44,9 @@ impl Ensemble {
     }
 
     /// Returns the session and the node of a claim that this client holds.
-    fn node(&self, claim: &Claim) -> Option<(i64, String)> {
+    fn node(&self, claim: &Claim) -> Option<(i64, OwnNode)> {
         let known = self.claims.get(claim.id).filter(|known| known.resource == claim.resource)?;
-        let own = known.held(known.session)?;
-        Some((known.session, self.path(claim, own)))
+        Some((known.session, known.held(known.session)?.clone()))
     }
 
     /// Confirms nodes of one session.

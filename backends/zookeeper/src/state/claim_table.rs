@@ -96,6 +96,27 @@ impl ClaimTable {
         self.lock().remove(id);
     }
 
+    /// Forgets a claim that was ended, unless it was contended for again meanwhile.
+    pub(crate) fn forget_ended(&self, id: ClaimId) {
+        self.forget_if(id, |stage| matches!(stage, Stage::Ending));
+    }
+
+    /// Forgets a claim whose node is gone, unless it has another one by now or is being ended.
+    pub(crate) fn forget_node(&self, id: ClaimId, gone: &str) {
+        let is_gone = |stage: &Stage| match stage {
+            Stage::Queued(own) | Stage::Holding(own) => own.name == gone,
+            Stage::Sent | Stage::Ending => false,
+        };
+        self.forget_if(id, is_gone);
+    }
+
+    fn forget_if(&self, id: ClaimId, is_over: impl FnOnce(&Stage) -> bool) {
+        let mut table = self.lock();
+        if table.claims.get(&id).is_some_and(|known| is_over(&known.stage)) {
+            table.remove(id);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,5 +215,28 @@ mod tests {
         assert!(claims.has_capacity(7, half), "its node is in another session now");
         claims.forget(claim(1).id);
         assert!(claims.has_capacity(7, SESSION_BYTES_MAX));
+    }
+
+    #[test]
+    fn an_end_and_an_old_look_leave_the_node_of_a_later_try() {
+        let claims = ClaimTable::default();
+        let (claim, later) = (claim(1), || OwnNode { name: "later".to_owned(), ..own() });
+        // Of two ends of one claim the first forgets it, and it joins the queue again before the second one does.
+        claims.set(&claim, 7, Stage::Ending);
+        claims.set(&claim, 7, Stage::Queued(later()));
+        claims.forget_ended(claim.id);
+        assert!(claims.get(claim.id).is_some_and(|known| known.own(7).is_some()), "it has a node");
+        claims.forget_node(claim.id, &own().name);
+        assert!(claims.get(claim.id).is_some(), "another node is gone");
+        claims.set(&claim, 7, Stage::Holding(later()));
+        claims.forget_node(claim.id, &own().name);
+        assert!(claims.get(claim.id).is_some_and(|known| known.held(7).is_some()));
+        claims.forget_node(claim.id, &later().name);
+        assert!(claims.get(claim.id).is_none());
+        claims.set(&claim, 7, Stage::Ending);
+        claims.forget_node(claim.id, &own().name);
+        assert!(claims.get(claim.id).is_some(), "its end forgets it");
+        claims.forget_ended(claim.id);
+        assert!(claims.get(claim.id).is_none());
     }
 }
