@@ -14,6 +14,7 @@ use leasehold_core::{Claim, Failure, Moment, Release};
 use leasehold_machine::since_boot;
 
 use crate::client::Ensemble;
+use crate::net::session::EnsembleSession;
 use crate::protocol::layout::unsettled;
 use crate::protocol::names::NodeRole;
 use crate::protocol::resource_view;
@@ -92,36 +93,42 @@ impl Ensemble {
         };
         let own = known.as_ref().and_then(|known| known.own(session.id)).cloned();
         let mut was_there = false;
-        match own {
-            Some(own) => {
-                was_there = self.delete(&session, &self.path(claim, &own)).await?;
-                if let Some(number) = self.names.number(&own.name).filter(|_| own.role == NodeRole::Queue) {
-                    self.uncontended.record_gone(&claim.resource, number);
-                }
+        if let Some(own) = &own {
+            was_there = self.delete(&session, &self.path(claim, own)).await?;
+            if let Some(number) = self.names.number(&own.name).filter(|_| own.role == NodeRole::Queue) {
+                self.uncontended.record_gone(&claim.resource, number);
             }
-            // It was never ours, or its making was not answered, or it was made in another session.
-            None => {
-                for _ in 0..MAX_MOVES {
-                    let mut moved = false;
-                    // By the id alone: its container may have children that form no queue.
-                    let children = self.proven_children(&session, &claim.resource).await?;
-                    for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
-                        let path = format!("{}/{name}", self.names.node(&claim.resource, role));
-                        let deleted = self.delete(&session, &path).await?;
-                        // Another client's may have been given its lease at this moment.
-                        moved |= !deleted && role == NodeRole::Locks;
-                        was_there |= deleted;
-                    }
-                    if !moved {
-                        break;
-                    }
-                }
-            }
+        }
+        // It was never ours, or its making was not answered, or it was made in another session, or it has just been
+        // given its lease.
+        if own.is_none_or(|own| !was_there && own.role == NodeRole::Locks) {
+            was_there = self.end_by_id(&session, claim).await?;
         }
         if known.is_some() {
             self.claims.forget_ended(claim.id);
         }
         self.leftovers.remove(claim.id);
+        Ok(was_there)
+    }
+
+    /// Removes all nodes of the claim, found by its id alone: its container may have children that form no queue.
+    /// Returns `true` if one existed.
+    async fn end_by_id(&self, session: &EnsembleSession, claim: &Claim) -> Result<bool, Failure> {
+        let mut was_there = false;
+        for _ in 0..MAX_MOVES {
+            let mut moved = false;
+            let children = self.proven_children(session, &claim.resource).await?;
+            for (role, name) in resource_view::nodes_of(self.names.dialect(), &children, claim.id) {
+                let path = format!("{}/{name}", self.names.node(&claim.resource, role));
+                let deleted = self.delete(session, &path).await?;
+                // Another client's may have been given its lease at this moment.
+                moved |= !deleted && role == NodeRole::Locks;
+                was_there |= deleted;
+            }
+            if !moved {
+                break;
+            }
+        }
         Ok(was_there)
     }
 }

@@ -545,3 +545,39 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     assert!(matches!(release(&client, &claims[1]).await, Release::Freed));
     assert!(task.await.unwrap().fence > next.fence);
 }
+
+/// A waiter of another library's semaphore may move to its lease in the moment in which it is ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_has_just_moved_to_its_lease_is_ended_there() {
+    let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
+    let client = backend(&format!("{}?session=20s&dialect=kazoo&prefix=leasehold", servers.url())).await;
+    let share = Share::permits(1, 2).unwrap();
+    let holders = [claim("pool", share), claim("pool", share)];
+    for holder in &holders {
+        hold(&client, holder).await;
+    }
+    let waiter = claim("pool", share);
+    let waiting = tokio::spawn({
+        let (client, waiter) = (client.clone(), waiter.clone());
+        async move { client.contend(&waiter, &endless()).await }
+    });
+    wait_for_waiters(&client, &waiter.resource, 1).await;
+    // Its place is kept, and the client knows where.
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    // The transaction of the client itself does the same, and its answer may come after that to the delete.
+    let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
+    let queue = "/leasehold/pool-__lock__";
+    let place = user.list_children(queue).await.unwrap().pop().unwrap();
+    let options = zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
+    let mut multi = user.new_multi_writer();
+    multi.add_delete(&format!("{queue}/{place}"), None).unwrap();
+    multi.add_create(&format!("/leasehold/pool/{}", waiter.id.to_hex()), b"", &options).unwrap();
+    multi.commit().await.unwrap();
+    assert!(matches!(release(&client, &waiter).await, Release::Freed));
+    let leases = user.list_children("/leasehold/pool").await.unwrap();
+    assert_eq!(leases.len(), holders.len(), "it has a lease: {leases:?}");
+    for holder in &holders {
+        assert!(matches!(release(&client, holder).await, Release::Freed));
+    }
+}
