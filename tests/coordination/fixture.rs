@@ -52,9 +52,9 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) async fn over(store: &Store) -> Fixture {
         Fixture {
-            one: opened(&store.url).await,
-            two: opened(&store.url).await,
-            url: store.url.clone(),
+            one: opened(&store.patient()).await,
+            two: opened(&store.patient()).await,
+            url: store.patient(),
             mortal: store.mortal(TTL),
             is_shared: store.is_shared,
         }

@@ -31,6 +31,13 @@ impl Store {
         self.url.replace("session=30s", &format!("session={}s", session.as_secs()))
     }
 
+    /// Returns the URL with which a client also waits for the answers of a busy machine, where the store has been seen to
+    /// be late.
+    pub fn patient(&self) -> String {
+        let mark = if self.url.contains('?') { '&' } else { '?' };
+        if self.url.starts_with("etcd:") { format!("{}{mark}{PATIENCE}", self.url) } else { self.url.clone() }
+    }
+
     /// Returns the URL with which a client that cannot reach its server counts its locks as lost after `silence`, if
     /// connections hold them, and otherwise as [`Store::mortal`] says.
     pub fn cut_off(&self, session: Duration, silence: Duration) -> String {
@@ -137,5 +144,7 @@ pub async fn mysql() -> Option<Stores> {
 /// All primitives and all deaths at once hold and wait for more locks of one client than a program does
 /// by default, and each takes a connection.
 const TRANSACTIONS: &str = "transactions=200";
+/// A server that shares two cores with all other stores has taken more than five seconds for an answer.
+const PATIENCE: &str = "timeout=20s";
 /// No test of these stores is about a server that is silent, as one on a busy machine may be.
 const NO_SILENCE: &str = "silence=60s";
