@@ -31,8 +31,8 @@ impl Store {
         self.url.replace("session=30s", &format!("session={}s", session.as_secs()))
     }
 
-    /// Returns the URL with which a client also waits for the answers of a busy machine, where the store has been seen to
-    /// be late.
+    /// Returns the URL with which a client also waits for the answers of a busy machine, where the store has been seen
+    /// to be late.
     pub fn patient(&self) -> String {
         let mark = if self.url.contains('?') { '&' } else { '?' };
         if self.url.starts_with("etcd:") { format!("{}{mark}{PATIENCE}", self.url) } else { self.url.clone() }

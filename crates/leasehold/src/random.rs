@@ -9,8 +9,8 @@ use leasehold_core::ClaimId;
 
 #[cfg(not(leasehold_sim))]
 mod source {
-    /// The hashing of maps: by a key of this process, which nobody learns. That of the standard library takes four times
-    /// as long, and each lock needs it several times.
+    /// The hashing of maps: by a key of this process, which nobody learns. That of the standard library takes four
+    /// times as long, and each lock needs it several times.
     ///
     /// Names that are chosen for their hashes could only make a map slow, and they would have to be found by measuring
     /// how slow it is.

@@ -423,8 +423,8 @@ fn followed_by(flavour: Flavour) -> &'static str {
 fn settings(timeout: Duration) -> String {
     let (seconds, limit) = (lock_wait(timeout), timeout.as_secs_f64());
     format!(
-        "SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
-         lock_wait_timeout = {seconds}, sql_select_limit = 18446744073709551615 \
+        "SET SESSION autocommit = 1, completion_type = 'NO_CHAIN', sql_mode = 'STRICT_ALL_TABLES', \
+         innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}, sql_select_limit = 18446744073709551615 \
          /*M! , max_statement_time = {limit} */"
     )
 }
