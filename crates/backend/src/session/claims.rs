@@ -26,6 +26,8 @@ struct Entries<S> {
     /// The locks of the sessions that hold many, requests under way included.
     keys: HashMap<String, Taken>,
     waiting: HashMap<ClaimId, CancellationToken>,
+    /// The claims whose release is under way. The tokens are cancelled at its end.
+    ending: HashMap<ClaimId, CancellationToken>,
     /// The claims that are not shown to other clients yet, by the moment at which they are to be. Some have
     /// been released since.
     unshown: BTreeSet<(Moment, ClaimId)>,
@@ -72,7 +74,7 @@ pub(crate) enum Reserved {
 
 /// The outcome of removing a claim that is to be released.
 #[derive(Debug)]
-pub(crate) enum Removed<S> {
+pub(crate) enum Removed<'a, S: Session> {
     /// The claim was held.
     Held {
         /// The session that has the lock.
@@ -82,6 +84,8 @@ pub(crate) enum Removed<S> {
         is_shown: bool,
         /// The trigger of its loss signal.
         lost: LossTrigger,
+        /// The scope of its release.
+        ending: Ending<'a, S>,
     },
     /// It is being shown to others, which has to end first. It was not removed.
     BeingShown,
@@ -109,6 +113,7 @@ impl<S: Session> ClaimTable<S> {
             held: HashMap::new(),
             keys: HashMap::new(),
             waiting: HashMap::new(),
+            ending: HashMap::new(),
             unshown: BTreeSet::new(),
         }))
     }
@@ -192,7 +197,7 @@ impl<S: Session> ClaimTable<S> {
     }
 
     /// Removes a claim, to be released. Its key stays taken until [`ClaimTable::give_up`].
-    pub(crate) fn remove(&self, claim: &Claim, key: &str) -> Removed<S> {
+    pub(crate) fn remove(&self, claim: &Claim, key: &str) -> Removed<'_, S> {
         let mut entries = self.entries();
         match entries.held.get(&claim.id) {
             Some(held) if held.claim.resource != claim.resource => return Removed::Gone,
@@ -202,7 +207,17 @@ impl<S: Session> ClaimTable<S> {
         let Some(held) = entries.held.remove(&claim.id) else { return Removed::Gone };
         let others = entries.keys.get(key).is_some_and(|taken| taken.claims > 1);
         let sharing = if others { Sharing::Readers } else { Sharing::None };
-        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes, lost: held.lost }
+        entries.ending.insert(claim.id, CancellationToken::new());
+        let ending = Ending { table: self, id: claim.id };
+        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes, lost: held.lost, ending }
+    }
+
+    /// Waits until no release of this claim by this client is under way.
+    pub(crate) async fn until_ended(&self, id: ClaimId) {
+        let ended = self.entries().ending.get(&id).cloned();
+        if let Some(ended) = ended {
+            ended.cancelled().await;
+        }
     }
 
     /// Returns the claims that are to be shown to other clients by now, by session, and notes that they are
@@ -294,5 +309,20 @@ pub(crate) struct Wait<'a, S: Session> {
 impl<S: Session> Drop for Wait<'_, S> {
     fn drop(&mut self) {
         self.table.entries().waiting.remove(&self.id);
+    }
+}
+
+/// The release of a claim, which is over when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Ending<'a, S: Session> {
+    table: &'a ClaimTable<S>,
+    id: ClaimId,
+}
+
+impl<S: Session> Drop for Ending<'_, S> {
+    fn drop(&mut self) {
+        if let Some(ended) = self.table.entries().ending.remove(&self.id) {
+            ended.cancel();
+        }
     }
 }

@@ -34,9 +34,11 @@ impl<C: Sessions> SessionBackend<C> {
         // A reader that arrives while the last one leaves must not find a lock that is half released.
         let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
         let key = self.pool.sessions.key(&claim.resource);
-        let (open, sharing, is_shown, lost) = loop {
+        let (open, sharing, is_shown, lost, _ending) = loop {
             match self.pool.claims.remove(claim, &key) {
-                Removed::Held { open, sharing, is_shown, lost } => break (open, sharing, is_shown, lost),
+                Removed::Held { open, sharing, is_shown, lost, ending } => {
+                    break (open, sharing, is_shown, lost, ending);
+                }
                 // What is written for it must not outlive it.
                 Removed::BeingShown => self.pool.showing.until_written().await,
                 Removed::Gone => return Release::Gone,
@@ -74,6 +76,8 @@ impl<C: Sessions> SessionBackend<C> {
             Release::Unknown(failure) => return Err(failure),
             Release::Gone => {}
         }
+        // The server would end the connection of a release that this client has begun.
+        self.pool.claims.until_ended(claim.id).await;
         // So that it can name what else ends.
         let sessions = &self.pool.sessions;
         until_shown(sessions).await?;

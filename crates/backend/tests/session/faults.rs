@@ -254,6 +254,27 @@ async fn holder_is_notified_of_a_break_by_its_own_client() {
     assert_eq!(server.locks(), 0);
 }
 
+/// Otherwise the break ends the connection before it has released the lock, and the release fails.
+#[tokio::test(start_paused = true)]
+async fn break_by_the_own_client_leaves_a_release_under_way_alone() {
+    let server = Server::new();
+    for capacity in [ONE, Capacity::Many] {
+        let client = server.client(capacity, WaitMode::Polls);
+        let held = claim("a");
+        hold(&client, &held).await;
+        server.answer_in(SILENCE / 4);
+        let (released, broken) = tokio::join!(release(&client, &held), client.break_claim(&held));
+        assert!(matches!(released, Release::Freed), "{capacity:?}: {released:?}");
+        assert!(matches!(broken, Ok(BreakOutcome::Gone)), "{capacity:?}: {broken:?}");
+        // A release that is given up in the middle keeps no break waiting.
+        hold(&client, &held).await;
+        drop(tokio::time::timeout(SILENCE / 8, release(&client, &held)).await);
+        let broken = tokio::time::timeout(ANSWER_LIMIT, client.break_claim(&held)).await;
+        assert!(broken.is_ok_and(|broken| broken.is_ok()), "{capacity:?}");
+        server.answer_in(Duration::ZERO);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn holder_that_is_shown_during_its_eviction_is_evicted() {
     let server = Server::new();
