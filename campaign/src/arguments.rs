@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use clap::{Args, Parser, Subcommand};
 use leasehold_campaign::endure::{self, Endurance};
 use leasehold_campaign::{Cell, Fault, Outcome, Results, Run, Store, page};
@@ -53,8 +54,12 @@ struct RunArguments {
     /// Run one history of each cell, of three seconds
     #[arg(long, conflicts_with_all = ["seconds", "histories"])]
     quick: bool,
+    /// Run the stores with servers only, and add to the results of the newest ones, which `cargo xtask campaign` fetches
+    #[arg(long)]
+    newest: bool,
     /// The file that results are added to
     #[arg(long, value_name = "FILE", default_value = Results::FILE)]
+    #[arg(default_value_if("newest", ArgPredicate::IsPresent, page::newest::FILE))]
     results: PathBuf,
     /// The folder for histories
     #[arg(long, value_name = "DIR", default_value = "target/campaign")]
@@ -134,7 +139,10 @@ async fn follow(verb: Verb) -> Outcome<bool> {
 }
 
 async fn run_cells(arguments: RunArguments) -> Outcome<bool> {
-    let stores = if arguments.store.is_empty() { Store::ALL.to_vec() } else { arguments.store };
+    let mut stores = if arguments.store.is_empty() { Store::ALL.to_vec() } else { arguments.store };
+    if arguments.newest {
+        stores.retain(|store| !store.is_embedded());
+    }
     let faults = if arguments.fault.is_empty() { Fault::all().collect() } else { arguments.fault };
     let mut run = Run::of(arguments.seed, Duration::from_secs(arguments.seconds));
     (run.histories, run.is_dense) = (arguments.histories, arguments.dense);

@@ -4,12 +4,13 @@ mod cells;
 mod endurance;
 mod explained;
 mod lists;
+pub mod newest;
 
 use std::fmt::Write;
 use std::path::Path;
 
 use crate::endure::Endured;
-use crate::{CellOutcome, Outcome, Results, Store};
+use crate::{CellOutcome, Outcome, Record, Results, Store};
 
 use cells::{Hit, Summary, summaries};
 
@@ -48,12 +49,13 @@ pub fn check(root: &Path) -> Outcome {
 fn pages(root: &Path) -> Outcome<[(&'static str, String); 2]> {
     let results = Results::read(&root.join(Results::FILE))?;
     let record = std::fs::read_to_string(root.join(TRACK_RECORD))?;
-    let section = section(&results) + &endurance::section(&Endured::read(root)?);
-    Ok([(PAGE, markdown(&results)), (TRACK_RECORD, with_section(&record, &section)?)])
+    let newest = Results::read(&root.join(newest::FILE))?;
+    let section = section(&results) + &newest::section(&newest) + &endurance::section(&Endured::read(root)?);
+    Ok([(PAGE, markdown(&results, &newest)), (TRACK_RECORD, with_section(&record, &section)?)])
 }
 
-/// Returns the page of the grid.
-pub fn markdown(results: &Results) -> String {
+/// Returns the page of the grid, from the results on the servers of Debian and on the newest ones.
+pub fn markdown(results: &Results, newest: &Results) -> String {
     let summaries = summaries(results);
     let mut page = String::from(HEAD);
     page.push_str(&numbers(&summaries, results));
@@ -65,6 +67,7 @@ pub fn markdown(results: &Results) -> String {
     }
     page.push_str(&lists::unexpected(&summaries));
     page.push_str(&lists::superseded(&summaries));
+    page.push_str(&newest::grid(newest));
     page.push_str(&lists::bounds());
     page.push_str(&lists::faults());
     page.push_str(&lists::reasons());
@@ -134,22 +137,24 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
         thousands(sum(|s| s.older_histories)),
         thousands(sum(|s| s.older_grants)),
     );
-    let distinct = |of: fn(&crate::Record) -> &str| {
-        let mut all: Vec<&str> = results.all().iter().map(of).filter(|one| !one.is_empty()).collect();
-        all.sort_unstable();
-        all.dedup();
-        all.join("; ")
-    };
     if !results.all().is_empty() {
         let _ = writeln!(
             text,
             "- *Machines*: {}, shared by clients and servers.\n- *Servers*: {}.\n- *Days*: {}.\n",
-            distinct(|record| &record.machine),
-            distinct(|record| record.server()),
-            distinct(|record| &record.date)
+            distinct(results, |record| &record.machine),
+            distinct(results, Record::server),
+            distinct(results, |record| &record.date)
         );
     }
     text
+}
+
+/// Returns what the results have there, each text once.
+fn distinct(results: &Results, of: fn(&Record) -> &str) -> String {
+    let mut all: Vec<&str> = results.all().iter().map(of).filter(|one| !one.is_empty()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.join("; ")
 }
 
 /// Writes a number with a comma between thousands.
@@ -240,7 +245,7 @@ mod tests {
 
     #[test]
     fn page_has_sums_words_and_seeds() {
-        let page = markdown(&results());
+        let page = markdown(&results(), &Results::default());
         for part in [
             "| acquisitions | 3,000 |",
             "held 2",

@@ -26,16 +26,19 @@ fn git(arguments: &[&str]) -> Option<String> {
 /// A result that is inconvenient stays: every line that any commit had is still there.
 #[test]
 fn results_are_only_added() {
-    let Some(commits) =
-        git(&["log", "--format=%H", "--", Results::FILE]).filter(|commits| !commits.is_empty())
-    else {
-        return require::skip("git", "the sources are in no repository with a history");
+    are_only_added(Results::FILE);
+    are_only_added(page::newest::FILE);
+}
+
+fn are_only_added(file: &str) {
+    let Some(commits) = git(&["log", "--format=%H", "--", file]).filter(|commits| !commits.is_empty()) else {
+        return require::skip("git", &format!("the sources are in no repository with a history of {file}"));
     };
-    let text = std::fs::read_to_string(root().join(Results::FILE)).unwrap();
+    let text = std::fs::read_to_string(root().join(file)).unwrap();
     let now: BTreeSet<&str> = text.lines().collect();
     for commit in commits.lines() {
         // A shallow copy may lack it.
-        let Some(then) = git(&["show", &format!("{commit}:{}", Results::FILE)]) else { continue };
+        let Some(then) = git(&["show", &format!("{commit}:{file}")]) else { continue };
         for line in then.lines() {
             assert!(now.contains(line), "{commit} had a result that is not there any more: {line}");
         }

@@ -176,6 +176,15 @@ pub(crate) const VERSIONS: &[Version] = &[
     version("memcached-1.6.45", &MEMCACHED, &[("memcached", "usr/bin/memcached")], Libraries::Whole),
 ];
 
+/// Returns the newest version of each server, without its forks.
+pub(crate) fn newest() -> impl Iterator<Item = &'static Version> {
+    let of = |server: &&'static Server| {
+        let is_it = |version: &&Version| version.server == *server && version.name.starts_with(server.name);
+        VERSIONS.iter().rev().find(is_it)
+    };
+    SERVERS.iter().filter_map(of)
+}
+
 const NPM_POSTGRES: Programs =
     &[("initdb", "package/native/bin/initdb"), ("postgres", "package/native/bin/postgres")];
 const JARS: Programs = &[
@@ -342,6 +351,13 @@ mod tests {
         for package in &packages {
             assert!(VERSIONS.iter().any(|it| it.name == package.belongs_to), "{}", package.belongs_to);
         }
+    }
+
+    #[test]
+    fn newest_versions_are_of_each_server_once() {
+        let names: Vec<&str> = newest().map(|version| version.name).collect();
+        assert_eq!(names.len(), SERVERS.len());
+        assert!(names.contains(&"redis-8.2") && names.contains(&"mariadb-11.8"), "{names:?}");
     }
 
     #[test]

@@ -209,7 +209,13 @@ impl<S: Session> ClaimTable<S> {
         let sharing = if others { Sharing::Readers } else { Sharing::None };
         entries.ending.insert(claim.id, CancellationToken::new());
         let ending = Ending { table: self, id: claim.id };
-        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes, lost: held.lost, ending }
+        Removed::Held {
+            open: held.open,
+            sharing,
+            is_shown: held.shown == Shown::Yes,
+            lost: held.lost,
+            ending,
+        }
     }
 
     /// Waits until no release of this claim by this client is under way.
