@@ -134,7 +134,13 @@ not stopped; `leasehold fence write` compares and writes in one step.";
 
 pub(crate) const FENCE_WRITE_EXAMPLES: &str = "\
 Examples:
-  leasehold run stock -- sh -c './count stock | leasehold fence write stock'
+  leasehold run stock -- sh -c '
+    leasehold fence check stock && new=$(./count stock) &&
+      printf \"%s\\n\" \"$new\" | leasehold fence write stock'
+
+If the new content depends on the old one, run `leasehold fence check` before
+you read the file. In a pipe from the reader to this command, the file may be
+read before the fence is raised.
 
 Exits as `leasehold fence check` does; the file is then as it was.";
 
