@@ -10,7 +10,7 @@ use leasehold::{Client, Fence};
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
-    // Files of this machine. "redis://127.0.0.1", "etcd://…", "postgres://…" work the same way.
+    // Files of this user on this machine. "redis://127.0.0.1", "etcd://…", "postgres://…" work the same way.
     let locks = Client::open("file:").await?;
     let lock = locks.mutex("nightly-report").ttl(Duration::from_secs(30));
 

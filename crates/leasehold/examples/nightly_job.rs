@@ -5,7 +5,7 @@
 //! clock is a little behind finds it taken too.
 //!
 //! ```console
-//! $ cargo run -p leasehold --example nightly_job                          # files: for the processes of this machine
+//! $ cargo run -p leasehold --example nightly_job                          # files: for the processes of this user
 //! $ cargo run -p leasehold --example nightly_job redis://127.0.0.1        # for all machines
 //! ```
 //!

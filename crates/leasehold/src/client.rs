@@ -103,7 +103,8 @@ impl Client {
     /// | URL | store |
     /// |---|---|
     /// | `mem:` | this client's memory; `mem:name` is shared by the clients of the process that are open together |
-    /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
+    /// | `file:` | files of this user, for this user's processes on one machine |
+    /// | `file:/a/directory` | files in that directory, for all processes of one machine that may write there |
     /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server; with TLS it needs the feature `redis-tls` |
     /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | the primary that Redis Sentinel elects |
     /// | `redis+cluster://h1,h2,h3`, `rediss+cluster://…` | a Redis or Valkey cluster |

@@ -31,8 +31,8 @@ use torture::TortureArgs;
 /// Hold a lock while a command runs.
 ///
 /// A lock has a name. Of all the commands that run under one name, on one machine or on many, only one
-/// runs at a time (or up to N, or many readers). Without a server, the lock excludes the processes of
-/// this machine; with --store, it excludes the commands on all machines that use the same server.
+/// runs at a time (or up to N, or many readers). Without a server, these are the commands of this user on
+/// this machine; with --store, they are the commands on all machines that use the same server.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = help_text::EXAMPLES, after_long_help = help_text::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]

@@ -5,7 +5,7 @@
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  leasehold run nightly -- ./report.sh          one at a time, on this machine
+  leasehold run nightly -- ./report.sh          one per user, on this machine
   leasehold run --store redis://db nightly -- ./report.sh
                                                 one at a time, on every machine
   leasehold run --no-wait nightly -- ./report.sh
@@ -16,7 +16,7 @@ See `leasehold run --help` for details.";
 
 pub(crate) const EXAMPLES_LONG: &str = "\
 Examples:
-  leasehold run nightly -- ./report.sh          one at a time, on this machine
+  leasehold run nightly -- ./report.sh          one per user, on this machine
   leasehold run --store redis://db nightly -- ./report.sh
                                                 one at a time, on every machine
   leasehold run --no-wait nightly -- ./report.sh
