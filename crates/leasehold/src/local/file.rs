@@ -15,8 +15,8 @@
 //! **A claim lives exactly as long as its process keeps its FIFO locked.** When the process ends, in
 //! any way, the kernel first drops the lock and then closes the FIFO; the hang-up wakes the next claim
 //! in the queue, which finds the lock free, removes the dead claim from the ledger and holds. The ttl
-//! has no effect: a process that is stopped (SIGSTOP, a debugger, a suspended machine) keeps its locks,
-//! and its place in the queue.
+//! ends nothing, and only says how often a holder checks its files: a process that is stopped (SIGSTOP, a
+//! debugger, a suspended machine) keeps its locks, and its place in the queue.
 //!
 //! **A waiter sleeps in the kernel** on the FIFO of its predecessor only: no polling, no thread, no
 //! herd. A waiter for part of a resource, when all claims ahead of it hold, watches all of them (64 at

@@ -151,8 +151,9 @@ impl Guard {
         }
     }
 
-    /// Returns the time until the lease ends if no renewal succeeds: zero when the lock is lost,
-    /// `Duration::MAX` if a session keeps it alive.
+    /// Returns the time until the lock is lost if no renewal succeeds. It is the least of what is left of its lease,
+    /// of the time for which its session may be silent, and of [`max_hold`](crate::Lock::max_hold). Zero when the
+    /// lock is lost; `Duration::MAX` if no time ends it, as on files without `max_hold`.
     pub fn remaining(&self) -> Duration {
         self.hold().held().left()
     }

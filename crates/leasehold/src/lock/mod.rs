@@ -145,6 +145,13 @@ impl<K: kind::Kind> Lock<K> {
     /// [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are, and
     /// [`Lock::effective_ttl`] returns the time that counts there. If such a time exists, the first acquisition
     /// of a client whose ttl was set to another value logs a warning, at level `warn`.
+    ///
+    /// On files the holder checks every third of the ttl that its claim still exists.
+    ///
+    /// # Errors
+    /// When the lock is acquired: `Invalid` if the ttl is outside the limits of the store (those of
+    /// [`Profile::liveness`](leasehold_core::Profile::liveness)), is shorter than 20 ms, or leaves less than a tenth
+    /// of itself after the drift and the coarseness of the server's clock are subtracted. Nothing is sent then.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -171,6 +178,9 @@ impl<K: kind::Kind> Lock<K> {
     }
 
     /// Sets the maximum time to hold the lock; no limit by default. At its end the lock counts as lost.
+    ///
+    /// # Errors
+    /// When the lock is acquired: `Invalid` for zero.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
