@@ -319,8 +319,8 @@ impl Client {
     /// As [`Lock::detect_deadlocks`]: no false alarms. The call changes nothing in the store.
     ///
     /// # Does not promise
-    /// Waits without [`Lock::detect_deadlocks`] are not seen. Claims that wait behind a deadlock, and a
-    /// deadlock that waits for another one, are not reported.
+    /// Only announced waits are seen: those with [`Lock::detect_deadlocks`] or [`Lock::announce_wait`]. Claims
+    /// that wait behind a deadlock, and a deadlock that waits for another one, are not reported.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

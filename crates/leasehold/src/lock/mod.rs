@@ -374,8 +374,9 @@ impl<K: kind::Kind> Lock<K> {
     /// dies leaves the circle when its leases end.
     ///
     /// # Does not promise
-    /// Not every deadlock is found. All members of the circle must use this setting, on one store: a
-    /// holder without an owner, or a waiter without this setting, counts as one that will continue.
+    /// Not every deadlock is found. All members of the circle must use this setting or
+    /// [`Lock::announce_wait`], on one store: a holder without an owner, or a waiter with neither setting, counts
+    /// as one that will continue.
     /// Detection knows up to 16 locks of this client for each owner, and up to 256 waits of a store, or 32
     /// if locks cannot be shared. It ignores the limits of waits, at which a member of the circle, or a
     /// waiter ahead in the queue, would give up.
