@@ -45,7 +45,8 @@ use state::{Arrival, Cause, Ended, State};
 /// get `OutcomeUnknown`.
 ///
 /// # Room
-/// Each party takes sixteen bytes of one value: about two hundred fit where registers are smallest. A
+/// Each party takes sixteen bytes of one value: some 32,000 fit on the stores of this library, or fewer on a
+/// MySQL with a small `max_allowed_packet`. A backend of another author may have room for two hundred only. A
 /// barrier stays in the store once it was used, and cannot be removed, so draw no names at random.
 #[derive(Clone, Debug)]
 pub struct Barrier {

@@ -70,8 +70,9 @@ use crate::lock::{Guard, RwLock};
 /// receiver died unnoticed: that takes up to one and a third of that ttl.
 ///
 /// # Room
-/// A few hundred waiters fit at a time on the stores whose registers are smallest; each waits with a
-/// claim of its own.
+/// Each waiter takes eight bytes of one value: some 65,000 fit at a time on the stores of this library, or fewer
+/// on a MySQL with a small `max_allowed_packet`. A backend of another author may have room for four hundred only.
+/// Each waits with a claim of its own.
 #[derive(Clone, Debug)]
 pub struct Condition {
     engine: Arc<Engine>,

@@ -42,8 +42,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// noticed. If that matters, give the wait a limit, or use a [`Barrier`](crate::Barrier).
 ///
 /// # Room
-/// Each count takes eight bytes of one value: about four hundred fit where registers are smallest, tens
-/// of thousands elsewhere. The latch stays in the store, open, until it is [removed](Latch::reset).
+/// Each count takes eight bytes of one value: some 65,000 fit on the stores of this library, or fewer on a
+/// MySQL with a small `max_allowed_packet`. A backend of another author may have room for four hundred only. The
+/// latch stays in the store, open, until it is [removed](Latch::reset).
 #[derive(Clone, Debug)]
 pub struct Latch {
     engine: Arc<Engine>,
