@@ -264,7 +264,8 @@ impl<K: kind::Kind> Lock<K> {
     /// - All times that one grant of the store stays unused end together, `time` after the first one began. No task
     ///   gets the lock without the store after that, so another client waits for at most `time`, and the end of a
     ///   use that began before. A waiter of another client ends it sooner on a store that keeps a queue and
-    ///   notifies observers of it: at once on etcd, ZooKeeper and in memory, within half a second on Redis.
+    ///   notifies observers of it: at once on etcd, ZooKeeper and in memory, within half a second on Redis and
+    ///   PostgreSQL.
     /// - A task of this process waits for nothing: a request that the lock does not meet releases it first. The lock
     ///   meets a request with the same share, ttl, lock delay, linger time and note.
     /// - While the lock is not used, it is renewed. If it is lost then, or a renewal fails, that is reported to
