@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 /// The name of what is protected: 1 to 512 bytes of UTF-8 without control characters.
 ///
-/// Names are compared byte by byte; `Job` and `job` are two resources on every backend. Control
+/// Names are compared byte by byte, so `Job` and `job` are two resources. Exceptions are names that a database
+/// compares for another library: in ShedLock's table on MySQL and MariaDB, and with `dialect=tooz` on MySQL. Control
 /// characters are refused because names reach terminals, logs and line protocols.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource(Arc<str>);
