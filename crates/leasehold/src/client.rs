@@ -121,8 +121,9 @@ impl Client {
     /// servers of a `redlock:`, may or may not exist.
     ///
     /// # Errors
-    /// `Invalid` if the URL cannot be parsed, `Unavailable` if the server does not answer, `Denied` if
-    /// it refuses the credentials. Passwords are never part of the text.
+    /// `Invalid` if the URL cannot be parsed, if the feature of its scheme is not enabled, or if the runtime has no
+    /// timers; `Unavailable` if the server does not answer; `Denied` if it refuses the credentials; `Unsupported` if
+    /// the store cannot keep locks, such as files on a network file system. Passwords are never part of the text.
     pub async fn open(url: &str) -> Result<Client> {
         Client::builder().open(url).await
     }
@@ -469,7 +470,7 @@ impl ClientBuilder {
     /// As [`Client::open`].
     ///
     /// # Errors
-    /// As [`Client::open`].
+    /// As [`Client::open`] and [`ClientBuilder::over`].
     pub async fn open(self, url: &str) -> Result<Client> {
         let backend = open_backend(url).await?;
         self.over(backend)

@@ -86,7 +86,7 @@ impl RateLimit {
     /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// As [`RateLimit::acquire`].
+    /// As [`RateLimit::acquire`] and [`Semaphore::try_acquire`](crate::Semaphore::try_acquire).
     pub async fn try_acquire(&self) -> Result<bool> {
         self.try_acquire_many(1).await
     }
@@ -123,7 +123,7 @@ impl RateLimit {
     /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// As [`RateLimit::acquire_many`].
+    /// As [`RateLimit::acquire_many`] and [`Semaphore::try_acquire_many`](crate::Semaphore::try_acquire_many).
     pub async fn try_acquire_many(&self, weight: u32) -> Result<bool> {
         self.check()?;
         let granted = self.permits.try_acquire_many(weight).await?;

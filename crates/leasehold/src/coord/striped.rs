@@ -298,6 +298,9 @@ impl Stripe {
 
     /// Waits in the queue until it is granted.
     ///
+    /// # Cancel safety
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock).
     pub async fn lock(&self) -> Result<Guard> {
@@ -310,6 +313,9 @@ impl Stripe {
     }
 
     /// Acquires it if it is free now; `None` if it is not.
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -329,6 +335,9 @@ impl Stripe {
     }
 
     /// Waits in the queue for up to `limit`; `None` if it is not free by then.
+    ///
+    /// # Cancel safety
+    /// As [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Errors
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
