@@ -5,8 +5,8 @@
 //! Time comes in as a [`Moment`], identity as bytes. Plain property tests can therefore test all of it, and a
 //! foreign backend depends on nothing else of leasehold.
 //!
-//! Start reading at [`Backend`]: it is the seam. A store may have two more: [`AtOnce`] for what it decides
-//! without asking anyone, and [`Registers`].
+//! Start reading at [`Backend`]: it is the seam. A store may have three more: [`AtOnce`] for what it decides
+//! without asking anyone, [`DirectRequests`] for requests that need no task, and [`Registers`].
 //! [`Ledger`] is the admission rule as an executable specification: memory and file stores run it, and the
 //! others are tested against it.
 //!
