@@ -116,7 +116,8 @@ impl BlockingGuard<crate::Guard> {
     /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if no
     /// request arrives by then. The lock stays held.
     ///
-    /// Between the steps of some work, `limit` has to be at least the time of a round trip to the store.
+    /// If you call this between the steps of your work, let `limit` be at least the time of a round trip to the
+    /// store: with less it may never see a request.
     ///
     /// # Errors
     /// As [`Guard::revoked`](crate::Guard::revoked).

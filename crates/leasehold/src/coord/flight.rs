@@ -294,9 +294,10 @@ impl SingleFlight {
         })
     }
 
-    /// Removes the kept value. The result of a loader that has begun before is returned to its caller and to those
-    /// of its process that came before it began, and is not kept. Callers that come after the removal do not get
-    /// it, in this process or another: they wait for that loader to end, and one of them loads.
+    /// Removes the kept value. A loader that is already running is not stopped. Its result is returned to its caller
+    /// and to the callers of its process that waited when the loader began, and is not kept. Callers that come after
+    /// the removal do not get it, in this process or another: they wait for that loader to end, and one of them
+    /// loads.
     ///
     /// # Does not promise
     /// Callers of one process share the answer of a request that is under way. Those that come within such a request

@@ -339,8 +339,8 @@ impl FenceColumn {
     /// Returns the condition for a custom statement about the row, whose parameter `place` is the
     /// fence. MySQL counts its parameters itself.
     ///
-    /// It compares with the very fence, not with an older one or the same: a holder that has not opened
-    /// the row changes nothing.
+    /// It is `fence = …`, and not `fence <= …` as in [`raise_sql`](FenceColumn::raise_sql): a holder that has not
+    /// opened the row changes nothing.
     pub fn condition_sql(&self, place: u16) -> String {
         format!("{} = {}", self.column, self.place(place))
     }
