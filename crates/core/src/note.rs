@@ -1,4 +1,4 @@
-//! The note that a holder shows to onlookers.
+//! The note that a holder shows to observers.
 
 use std::fmt;
 use std::sync::Arc;

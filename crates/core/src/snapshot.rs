@@ -1,4 +1,4 @@
-//! The view of an onlooker.
+//! The view of an observer.
 
 use std::time::Duration;
 

@@ -427,7 +427,7 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// Sets the note that inspectors see on every claim of this client, unless a lock sets its own.
+    /// Sets the note that observers see on every claim of this client, unless a lock sets its own.
     ///
     /// Default: the host name, the process id and the name of the program.
     #[must_use]
@@ -491,7 +491,7 @@ impl ClientBuilder {
     }
 }
 
-/// Returns the default note of this process, for inspectors.
+/// Returns the default note of this process, for observers.
 fn own_note() -> Note {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let program = std::env::args_os().next().map(|path| {

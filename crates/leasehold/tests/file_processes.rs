@@ -77,7 +77,7 @@ async fn killed_waiters_last_or_all_leave_the_store_usable() {
     for taker in all.iter_mut().rev() {
         taker.kill();
     }
-    assert_eq!(snapshot_of(&backend, "all").await.holders.len(), 0, "an onlooker sees no dead");
+    assert_eq!(snapshot_of(&backend, "all").await.holders.len(), 0, "an observer sees no dead");
     assert_eq!(backend.list("", None, 10).await.unwrap(), []);
     let fence = within(LIMIT, granted(&backend, &claim("all", Share::MUTEX))).await;
     assert!(fence > first);

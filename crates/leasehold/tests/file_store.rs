@@ -536,7 +536,7 @@ async fn a_hung_short_lock_ends_with_patience_and_says_so() {
     let failure = failure.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
     assert!(failure.detail().contains("fuser"), "{failure}");
-    assert_eq!(snapshot_of(&backend, "hung").await.holders.len(), 1, "onlookers do not need it");
+    assert_eq!(snapshot_of(&backend, "hung").await.holders.len(), 1, "observers do not need it");
     assert!(matches!(renew(&backend, &held).await, Renewal::Alive), "holders do not need it");
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]), "a release is heard without it");
     assert_eq!(snapshot_of(&backend, "hung").await.holders.len(), 0);

@@ -42,12 +42,12 @@ pub(super) const ALLOWED: &[Exception] = &[
     Exception {
         path: "crates/leasehold/src/local/memory.rs",
         rule: RULE,
-        why: "an onlooker is shown since when a claim holds; nothing is decided by it",
+        why: "an observer is shown since when a claim holds; nothing is decided by it",
     },
     Exception {
         path: "crates/leasehold/src/local/file/ledger_file.rs",
         rule: RULE,
-        why: "an onlooker is shown since when a claim holds; nothing is decided by it",
+        why: "an observer is shown since when a claim holds; nothing is decided by it",
     },
     Exception {
         path: "crates/leasehold/src/local/file/reserve.rs",

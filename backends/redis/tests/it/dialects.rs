@@ -69,7 +69,7 @@ async fn a_value_of_others_is_busy_seen_and_left_alone() {
             let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
             assert_eq!((seen.holders.len(), seen.holders[0].remaining), (1, None), "{value}");
             assert_eq!(server.command(&["GET", &key]).await.unwrap(), Reply::Bytes(value.into()));
-            // Only by the id that an onlooker was shown can it be broken.
+            // Only by the id that an observer was shown can it be broken.
             assert!(freed(&*backend, &claim.clone().id(seen.holders[0].id)).await, "{value}");
             assert!(got(&*backend, &claim).await);
         }

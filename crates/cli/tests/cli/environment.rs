@@ -17,7 +17,7 @@ fn the_command_sees_the_name_the_fence_the_owner_and_the_store() {
 }
 
 #[test]
-fn the_owner_is_the_tag_that_inspectors_see_and_not_the_secret() {
+fn the_owner_is_the_tag_that_observers_see_and_not_the_secret() {
     let sandbox = Sandbox::new();
     let holder = sandbox.start(&["job"], "echo $LEASEHOLD_OWNER; echo ready; read -r _; sleep 100");
     let owner = holder.line_with("");

@@ -74,10 +74,10 @@ pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
         let delay = trial.clock.now().since(changed_at);
         was_woken(trial, &snapshot, &version, until)?;
         let holders = snapshot.holders.len();
-        ensure!(holders == 1 - n % 2, "after change {n} an onlooker sees {holders} holders");
+        ensure!(holders == 1 - n % 2, "after change {n} an observer sees {holders} holders");
         ensure!(snapshot.version != version, "a change kept the version {version:?}");
         if delay > WATCH_LIMIT {
-            return Err(NotKept::late(format!("an onlooker learned of a change after {delay:?}")));
+            return Err(NotKept::late(format!("an observer learned of a change after {delay:?}")));
         }
         version = snapshot.version;
     }
@@ -115,18 +115,18 @@ async fn unfinished(
         was_woken(trial, &early, version, until)?;
         ensure!(
             trial.is_session() && early.holders.len() == holders,
-            "an onlooker came back although nothing changed"
+            "an observer came back although nothing changed"
         );
         *version = early.version;
     }
-    Err(NotKept::broken("an onlooker came back again and again although nothing changed"))
+    Err(NotKept::broken("an observer came back again and again although nothing changed"))
 }
 
 /// Checks that a watcher of `version` did not return only because its patience ended at `until`. That began before the
 /// change, so a machine that stood still may have ended it before the change as well.
 fn was_woken(trial: &Trial, snapshot: &Snapshot, version: &SnapshotVersion, until: Moment) -> Checked {
     if snapshot.version == *version && trial.clock.now() >= until {
-        return Err(NotKept::late("an onlooker's patience ended before it learned of a change"));
+        return Err(NotKept::late("an observer's patience ended before it learned of a change"));
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ pub(crate) async fn watcher_of_an_old_version_is_answered_at_once(trial: &Trial)
     let took = trial.clock.now().since(began);
     if took > WATCH_LIMIT {
         return Err(NotKept::late(format!(
-            "an onlooker that has seen an older version was answered after {took:?}"
+            "an observer that has seen an older version was answered after {took:?}"
         )));
     }
     trial.client(0).free(&claim).await
@@ -159,11 +159,11 @@ pub(crate) async fn watcher_returns_when_patience_ends(trial: &Trial) -> Checked
     let took = trial.clock.now().since(began);
     ensure!(
         took >= wait - Duration::from_millis(1),
-        "nothing changed, and an onlooker came back after {took:?}"
+        "nothing changed, and an observer came back after {took:?}"
     );
     if took > wait + Duration::from_secs(1) {
         return Err(NotKept::late(format!(
-            "an onlooker with patience for {wait:?} came back after {took:?}"
+            "an observer with patience for {wait:?} came back after {took:?}"
         )));
     }
     ensure!(snapshot.version == seen.version, "nothing changed, and the version did");
@@ -196,7 +196,7 @@ pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     ensure!(snapshot.holders.is_empty(), "after the end of the lease {:?} are shown", snapshot.holders);
     let delay = trial.clock.now().since(ends_at);
     if delay > WATCH_LIMIT {
-        return Err(NotKept::late(format!("an onlooker learned of the end of a lease after {delay:?}")));
+        return Err(NotKept::late(format!("an observer learned of the end of a lease after {delay:?}")));
     }
     Ok(())
 }
@@ -227,13 +227,13 @@ pub(crate) async fn adoption_wakes_a_watcher(trial: &Trial) -> Checked {
     was_woken(trial, &snapshot, &before, until)?;
     let valid_until = trial.valid_for(claim.ttl, adopted.asked_at);
     if trial.clock.now() >= valid_until && snapshot.version != before {
-        return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
+        return Err(NotKept::late(format!("an observer learned of an adoption after {delay:?}")));
     }
     ensure!(snapshot.version != before, "an adoption kept the version {before:?}");
     let notes: Vec<_> = snapshot.holders.iter().map(|info| info.note.as_str()).collect();
-    ensure!(notes == ["the next client"], "after an adoption an onlooker sees {notes:?}");
+    ensure!(notes == ["the next client"], "after an adoption an observer sees {notes:?}");
     if delay > WATCH_LIMIT {
-        return Err(NotKept::late(format!("an onlooker learned of an adoption after {delay:?}")));
+        return Err(NotKept::late(format!("an observer learned of an adoption after {delay:?}")));
     }
     free_in_time(trial, trial.client(1), &claim, valid_until).await
 }

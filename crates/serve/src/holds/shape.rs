@@ -24,7 +24,7 @@ pub(crate) struct GrantShape {
     pub(crate) fence: Option<Fence>,
     pub(crate) fence_grade: FenceGrade,
     pub(crate) share: Share,
-    /// A public name of the claim, as inspectors see it.
+    /// A public name of the claim, as observers see it.
     pub(crate) tag: String,
     /// The reason of a request to release it.
     pub(crate) revoked: Option<String>,

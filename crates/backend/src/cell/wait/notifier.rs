@@ -259,7 +259,7 @@ mod tests {
         assert!(one.next_check().is_some(), "one in front may keep it from what is free");
         one.forget_calls();
         assert_eq!(one.next_check(), None);
-        assert_eq!(all.receive().await, Notification::Called, "an onlooker looks at every change");
+        assert_eq!(all.receive().await, Notification::Called, "an observer looks at every change");
     }
 
     #[tokio::test]
