@@ -142,7 +142,7 @@ pub(crate) enum Method {
 /// The format of a lock in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// The format of leasehold's own. Named locks are named by digests, so that all names are apart on all
+    /// The dialect of leasehold. Named locks are named by digests, so that all names are apart on all
     /// servers, and those of other programs.
     Native,
     /// A row of ShedLock's table.

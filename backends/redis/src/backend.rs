@@ -63,7 +63,7 @@ pub struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// Connects, logs in, and asks what the server is. Locks are written in leasehold's own form;
+    /// Connects, logs in, and asks what the server is. Locks are written in the native dialect;
     /// [`connect`](crate::connect) speaks the others too.
     ///
     /// # Errors

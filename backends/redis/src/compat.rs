@@ -1,6 +1,6 @@
 //! The formats in which other libraries store locks, so that their users contend for the same ones.
 //!
-//! Ground rules: the native form promises most, so nothing here lowers it. A dialect consists of names,
+//! Ground rules: the native dialect promises most, so nothing here lowers it. A dialect consists of names,
 //! scripts and a profile, in a file of its own; the code that speaks it over a connection is written
 //! once, in `script_backend.rs`. A key that exists under a name and is not a lock of the dialect is reported
 //! and left as it is.
@@ -55,7 +55,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
 
 /// The part that differs from dialect to dialect.
 pub(crate) trait ScriptDialect: Debug + Send + Sync + 'static {
-    /// Returns what the dialect promises over a connection of which the native form promises `native`.
+    /// Returns what the dialect promises over a connection of which the native dialect promises `native`.
     fn profile(&self, native: Profile) -> Profile;
 
     /// Refuses a claim that it cannot store although its profile admits it.

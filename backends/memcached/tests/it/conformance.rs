@@ -1,4 +1,4 @@
-//! The backend before all laws: its own dialect on one server, the plain one on three, or both on as many as
+//! The backend before all laws: the native dialect on one server, the plain one on three, or both on as many as
 //! `LEASEHOLD_MEMCACHED_SERVERS` says. The laws of one subject share its servers.
 
 use std::collections::HashMap;

@@ -42,7 +42,7 @@ pub struct SweepReport {
 /// May be dropped at any point; what was swept by then stays so.
 ///
 /// # Errors
-/// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a
+/// `Unsupported` for another dialect than the native one; `Denied` without the rights; else a
 /// [`Failure`] of the server, after which the sweep can be begun anew.
 pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepReport, Failure> {
     sweep_under(config, "", unused_for, |_| ()).await

@@ -26,7 +26,7 @@ use crate::protocol::reply;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
 use crate::wait::polling::{LAST_POLL, TICK, pause};
 
-/// Locks in the form of another library.
+/// Locks in the dialect of another library.
 #[derive(Debug)]
 pub(crate) struct ScriptBackend<T> {
     native: RedisBackend,
@@ -109,7 +109,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             }
             FailureKind::Foreign => self.dialect.foreign().to_owned(),
             FailureKind::Denied => {
-                // The text that follows is the advice for the native form.
+                // The text that follows is the advice for the native dialect.
                 let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
                 format!("{refusal}; as an ACL: {}", self.rules)
             }
@@ -152,7 +152,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
         let mut names = BTreeSet::new();
         let pattern = format!("{}*", glob_escaped(&self.dialect.key(prefix)));
-        // The server may also hold locks of leasehold's own form.
+        // The server may also hold locks in the native dialect.
         let native = format!("{{{}:", self.native.config.prefix);
         for conn in self.native.servers.each().await? {
             let limit = self.native.config.timeout;

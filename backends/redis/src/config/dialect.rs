@@ -10,7 +10,7 @@ use super::{RedisConfig, Wait, invalid};
 /// The library whose form of a lock is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// leasehold's own.
+    /// The dialect of leasehold.
     #[default]
     Native,
     /// A string that is set if it does not exist.
@@ -75,7 +75,7 @@ impl RedisConfig {
         Some((old, new))
     }
 
-    /// Refuses every dialect but leasehold's own.
+    /// Refuses every dialect but the native one.
     pub(crate) fn must_be_native(&self) -> Result<(), Failure> {
         if self.dialect == Dialect::Native && !self.dual {
             return Ok(());

@@ -68,7 +68,7 @@ struct Rights {
 }
 
 impl Rights {
-    /// Returns those of leasehold's own form.
+    /// Returns those of the native dialect.
     fn native(prefix: &str, uses_pubsub: bool) -> Rights {
         let name = format!("{{{prefix}:*");
         let commands = split(ACL_RULES).into_iter().filter(|command| command.starts_with('+'));

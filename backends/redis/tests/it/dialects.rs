@@ -1,4 +1,4 @@
-//! The forms of other libraries: what is written, what is left alone, and what is said about it.
+//! The dialects of other libraries: what is written, what is left alone, and what is said about it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The names of claims' nodes, in leasehold's own form and in other libraries'.
+//! The names of claims' nodes, in the native dialect and in those of other libraries.
 //!
 //! Pure: shares and ids go in, names come out, and the other way round. A name ends in the sequence
 //! that ZooKeeper appends, ten characters at least, and it has the claim's id in it, so that a node

@@ -1,6 +1,6 @@
 //! The paths of nodes: from a resource to a path and back, and the options that make each kind of node.
 //!
-//! In leasehold's own dialect the root holds one container for each resource. In other libraries' a
+//! In the native dialect the root holds one container for each resource. In other libraries' dialects a
 //! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
 //! may be locks. A name that cannot be written so is refused: in another form it would be another lock than
 //! that of the other library.
@@ -203,7 +203,7 @@ impl Names {
         if self.owned { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// Returns why a name cannot be a path of the other libraries. In leasehold's own dialect every name is
+    /// Returns why a name cannot be a path of the other libraries. In the native dialect every name is
     /// written down.
     fn unwritable_reason(&self, resource: &Resource) -> Option<&'static str> {
         if self.dialect == Dialect::Native {
