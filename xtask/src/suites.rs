@@ -8,6 +8,8 @@
 //! servers do not hide them. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
 
+mod processor;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -362,7 +364,10 @@ impl Suite {
         prepare(&mut command);
         let (out, err) = (output.try_clone().map_err(broken)?, output.try_clone().map_err(broken)?);
         let mut child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().map_err(broken)?;
+        let mut used = Duration::ZERO;
         let outcome = loop {
+            // The last answer comes from a program that has ended, and was not waited for yet.
+            used = processor::time_of(child.id()).unwrap_or(used);
             match child.try_wait().map_err(broken)? {
                 Some(status) if status.success() => break Ok(()),
                 Some(status) => break Err(status.to_string()),
@@ -376,7 +381,8 @@ impl Suite {
         let mut text = Vec::new();
         output.rewind().and_then(|()| output.read_to_end(&mut text)).map_err(broken)?;
         let mut shown = std::io::stdout().lock();
-        writeln!(shown, "\n     Running {} ({:.1} s)", self.repeat, begin.elapsed().as_secs_f64())
+        let (took, used) = (begin.elapsed().as_secs_f64(), used.as_secs_f64());
+        writeln!(shown, "\n     Running {} ({took:.1} s, {used:.1} s of processor time)", self.repeat)
             .map_err(broken)?;
         match &outcome {
             Ok(()) => shown.write_all(summary(&String::from_utf8_lossy(&text)).as_bytes()),
