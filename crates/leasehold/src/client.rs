@@ -9,7 +9,7 @@ use leasehold_core::{
     Snapshot, SnapshotVersion,
 };
 
-use crate::clock::{Bridged, LeaseClock};
+use crate::clock::{Bridged, default_clock};
 use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
@@ -483,7 +483,7 @@ impl ClientBuilder {
     pub fn over(self, backend: Arc<dyn Backend>) -> Result<Client> {
         let clock: Arc<dyn Clock> = match self.clock {
             Some(clock) => Arc::new(Bridged::over(clock)),
-            None => Arc::new(LeaseClock::new()),
+            None => default_clock(),
         };
         let engine = Engine::start(backend, clock, self.tuning, EventSink::to(self.subscriber))?;
         let note = self.note.unwrap_or_else(own_note);
