@@ -41,18 +41,17 @@ impl ClockShim {
         Ok(shim)
     }
 
-    /// Writes a program that starts a server behind the library, and returns its path.
+    /// Writes a program that starts this one behind the library, and returns its path.
     ///
     /// # Errors
-    /// If the server is not installed, or the file cannot be written.
-    pub fn wrapper(&self, server: &str) -> Outcome<PathBuf> {
-        let program = require::program(server, server)?;
-        let path = self.path(server);
+    /// If the file cannot be written.
+    pub fn wrapper(&self, program: &Path) -> Outcome<PathBuf> {
+        let path = self.path("wrapper");
         let script = format!(
             "#!/bin/sh\nLEASEHOLD_CLOCK={} LD_PRELOAD={} exec {} \"$@\"\n",
             quoted(&self.path("offset")),
             quoted(&self.path(LIBRARY)),
-            quoted(&program)
+            quoted(program)
         );
         leasehold_testkit::write_executable(&path, script)?;
         Ok(path)
@@ -109,7 +108,7 @@ mod tests {
             Ok(shim) => shim,
             Err(cause) => return require::skip("cc", &cause.to_string()),
         };
-        let date = shim.wrapper("date").unwrap();
+        let date = shim.wrapper(&require::program("date", "coreutils").unwrap()).unwrap();
         let before = shown(&date);
         shim.set(5_000).unwrap();
         assert!(shown(&date) >= before + 5_000);

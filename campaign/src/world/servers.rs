@@ -71,7 +71,10 @@ impl Servers {
                 let builder = RedisServer::builder();
                 let builder = if needs.durable { builder.persistence(Appendonly::Always) } else { builder };
                 let builder = match clock {
-                    Some(clock) => builder.program(clock.wrapper("redis-server")?.display().to_string()),
+                    Some(clock) => {
+                        let wrapper = clock.wrapper(&builder.find()?)?;
+                        builder.program(wrapper.display().to_string())
+                    }
                     None => builder,
                 };
                 Servers::Redis(Box::new(builder.start().await?))

@@ -183,7 +183,10 @@ impl RedisBuilder {
     }
 
     /// Returns the program: the one that was asked for by name, else the chosen or the installed one.
-    pub(super) fn find(&self) -> Result<PathBuf, Error> {
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] where it is not installed; another error where what was chosen is not there.
+    pub fn find(&self) -> Result<PathBuf, Error> {
         match self.program.as_str() {
             PROGRAM => chosen::program(chosen::REDIS, PROGRAM, PROGRAM),
             other => require::program(other, other),
