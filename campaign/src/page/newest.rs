@@ -19,7 +19,9 @@ pub(super) fn grid(results: &Results) -> String {
     let mut text = format!(
         "\n## The grid on newer servers\n\n\
          ```console\n$ cargo xtask campaign run --newest\n```\n\n\
-         The expectations are those of the grid above; files and SQLite have no server.\n\n{}",
+         The expectations are those of the grid above; files and SQLite have no server.\n\
+         Some cells are tests, such as those of F22 and F27: `cargo xtask matrix` runs them on these servers, and they may be \
+         empty here.\n\n{}",
         numbers(&summaries, results)
     );
     let servers: Vec<Store> = Store::ALL.into_iter().filter(|store| !store.is_embedded()).collect();
@@ -39,7 +41,7 @@ pub(super) fn section(results: &Results) -> String {
     }
     let numbers = numbers(&summaries(results), results);
     format!(
-        "\n## Faults on newer servers\n\n```console\n$ cargo xtask campaign run --newest\n```\n\n{numbers}\
+        "\n## Faults on newer servers\n\n```console\n$ cargo xtask campaign run --newest\n```\n\n{numbers}\n\
          [Faults](faults.md#the-grid-on-newer-servers) has the grid.\n"
     )
 }
@@ -50,7 +52,7 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
     format!(
         "| | |\n|---|---:|\n| cells that were run | {} |\n| … with another outcome than expected | **{}** |\n\
          | histories | {} |\n| acquisitions | {} |\n| faults in them | {} |\n| losses that holders saw | {} |\n\
-         | violations of what a fence protects | **{}** |\n\n- *Machines*: {}.\n- *Servers*: {}.\n- *Days*: {}.\n\n",
+         | violations of what a fence protects | **{}** |\n\n- *Machines*: {}.\n- *Servers*: {}.\n- *Days*: {}.\n",
         run.clone().count(),
         run.filter(|summary| !summary.expected).count(),
         thousands(sum(|s| s.histories)),
