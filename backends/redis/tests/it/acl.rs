@@ -87,6 +87,11 @@ async fn each_mode_works_with_its_acl_rules_and_with_no_fewer() {
         let rules = RedisConfig::parse(&url).unwrap().acl_rules();
         allow(&server, &rules).await;
         works(&url, shares(mode), true).await.unwrap();
+        if mode == "wait=poll" {
+            let config = RedisConfig::parse(&url).unwrap();
+            let swept = leasehold_redis::sweep(config, Duration::ZERO).await.unwrap();
+            assert_eq!((swept.seen, swept.removed), (1, 1), "nothing holds or waits");
+        }
         for right in rules.split(' ').filter(|rule| rule.starts_with('+') && !SPARED.contains(rule)) {
             server.flushall().await.unwrap();
             server.command(&["SCRIPT", "FLUSH"]).await.unwrap();

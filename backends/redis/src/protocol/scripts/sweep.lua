@@ -21,7 +21,7 @@ local function is_living(key) return ask('ZCOUNT', key, '(' .. now, '+inf') ~= 0
 -- Returns whether a claim holds or waits. The keys of claims that have ended are left for a while, or for ever if their expiry
 -- was removed. A claim in `queue` without an end is one whose end was evicted.
 local function is_used(held, queue, places, claims)
-  if is_living(held) or is_living(places) or not ask('HLEN', claims) then return true end
+  if is_living(held) or is_living(places) or not ask('HMGET', claims, '') then return true end
   return (ask('ZCARD', queue) or math.huge) > ask('ZCARD', places)
 end
 
