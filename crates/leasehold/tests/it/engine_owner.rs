@@ -57,6 +57,52 @@ async fn owner_upgrade_is_a_deadlock_and_a_smaller_share_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn try_of_what_its_owner_holds_succeeds_while_other_tasks_join() {
+    let store = Store::in_virtual_time();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let held = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job").owner(&Owner::new());
+    let first = async {
+        let outer = mutex.lock().await.unwrap();
+        // The other task has its turn already, but has not run since.
+        (mutex.try_lock().await.unwrap(), outer)
+    };
+    let second = async { mutex.lock().await.unwrap() };
+    let frees = async {
+        tokio::time::sleep(ms(10)).await;
+        held.release().await.unwrap();
+    };
+    let ((inner, outer), joined, ()) = tokio::join!(first, second, frees);
+    let inner = inner.expect("its owner holds it");
+    assert!(inner.fence() == outer.fence() && joined.fence() == outer.fence());
+    drop((inner, joined));
+    outer.release().await.unwrap();
+    settles(&locks, "job").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_of_more_than_its_owner_holds_is_a_deadlock_while_other_tasks_join() {
+    let store = Store::in_virtual_time();
+    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let held = other.rwlock("prices").write().await.unwrap();
+    let lock = locks.rwlock("prices").owner(&Owner::new());
+    let first = async {
+        let outer = lock.read().await.unwrap();
+        (lock.try_write().await.map(|_| ()), outer)
+    };
+    let second = async { lock.read().await.unwrap() };
+    let frees = async {
+        tokio::time::sleep(ms(10)).await;
+        held.release().await.unwrap();
+    };
+    let ((tried, outer), joined, ()) = tokio::join!(first, second, frees);
+    assert_eq!(tried.unwrap_err().kind(), ErrorKind::Deadlock);
+    drop(joined);
+    outer.release().await.unwrap();
+    settles(&locks, "prices").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_tasks_of_one_owner_share_one_claim() {
     let store = Store::in_virtual_time();
     let (locks, wire) = store.client();

@@ -164,6 +164,20 @@ impl Owned {
         };
         self.lease.upgrade().filter(|_| self.is_there()).filter(is_held)
     }
+
+    /// Returns a handle of the hold, if it covers what is wanted. `None` if the hold has ended or is lost.
+    fn join(&self, want: &Want) -> Result<Option<HoldHandle>> {
+        let Some(lease) = self.lease() else { return Ok(None) };
+        if lease.claim.share.covers(want.share) {
+            // It may have ended since the look.
+            return Ok(self.hold.upgrade().map(HoldHandle::new));
+        }
+        if self.is_used() || mutant!("an owner waits for what it let go of") {
+            return Err(would_wait_for_itself(lease.claim.share, want));
+        }
+        // A hold without users that is only kept for a minimum time ends by itself, so it can be waited for.
+        Ok(None)
+    }
 }
 
 impl Owners {
@@ -179,8 +193,10 @@ impl Owners {
         let mut held = if deadline.is_zero() {
             match slot.try_lock() {
                 Ok(held) => held,
-                // Another task of this owner waits for it, so it is not free.
-                Err(_) => return Ok(None),
+                // Another task of this owner waits for it, or joins a hold.
+                Err(_) => {
+                    return self.held_on(owner, &want.resource).map_or(Ok(None), |held| held.join(&want));
+                }
             }
         } else {
             tokio::select! {
@@ -191,17 +207,8 @@ impl Owners {
             }
         };
         // A lost hold counts as absent: the server decides on the new request.
-        if let Some(lease) = held.lease() {
-            if lease.claim.share.covers(want.share) {
-                // It may have ended since the look.
-                if let Some(hold) = held.hold.upgrade() {
-                    return Ok(Some(HoldHandle::new(hold)));
-                }
-            } else if held.is_used() || mutant!("an owner waits for what it let go of") {
-                // A hold without users that is only kept for a minimum time ends by itself, so it can be
-                // waited for.
-                return Err(would_wait_for_itself(lease.claim.share, &want));
-            }
+        if let Some(joined) = held.join(&want)? {
+            return Ok(Some(joined));
         }
         let Some(hold) = engine.acquire_unowned(want, deadline, priority).await? else { return Ok(None) };
         let (hold, owned) = Owned::new(hold);
@@ -218,13 +225,22 @@ impl Owners {
         holds.push(owned);
     }
 
+    /// Returns what an owner holds on a resource, without the lock of its slot.
+    fn held_on(&self, owner: &Owner, resource: &Resource) -> Option<Owned> {
+        let is_on = |owned: &Owned| owned.lease().is_some_and(|lease| lease.claim.resource == *resource);
+        self.all_of(owner).into_iter().find(is_on)
+    }
+
+    fn all_of(&self, owner: &Owner) -> Vec<Owned> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.entries.get(&owner.0.number).cloned().unwrap_or_default()
+    }
+
     /// Returns the claims that an owner holds now, its own and those that it inherited, in the same order each time.
     /// An announcement has room for the first of them.
     pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds = held.entries.get(&owner.0.number).cloned().unwrap_or_default();
         // A lease whose last reference is dropped below, and its clock, are not called under the lock.
-        drop(held);
+        let holds = self.all_of(owner);
         let used = holds.iter().filter(|owned| owned.is_used()).filter_map(Owned::lease);
         let mut tags: Vec<Tag> = used.map(|lease| Tag::of(lease.claim.id)).collect();
         tags.extend(&owner.0.inherited);
