@@ -91,6 +91,33 @@ async fn an_address_that_leads_to_another_primary_is_followed() {
     assert!(timeout(LIMIT, waiting).await.unwrap().unwrap() > fence);
 }
 
+/// A client that only looks is never refused a write.
+#[tokio::test]
+async fn a_client_that_only_looks_leaves_a_deposed_server() {
+    let Some(old) = RedisServer::start_or_skip().await else { return };
+    let Some(new) = RedisServer::start_or_skip().await else { return };
+    let [before, job, other] = ["job", "job", "other"].map(long);
+    try_take(&connect(&old.url()).await, &before).await.unwrap();
+    let proxy = Proxy::start(old.addr()).await.unwrap();
+    let (looks, lists) = (connect(&old.url_at(proxy.addr())).await, connect(&old.url_at(proxy.addr())).await);
+    let holder = async || {
+        let seen = in_the_end(async || looks.inspect(&job.resource, None, &no_patience()).await).await;
+        seen.holders.first().map(|holder| holder.id)
+    };
+    let listed = async || in_the_end(async || lists.list("", None, 10).await).await.len();
+    assert_eq!((holder().await, listed().await), (Some(before.id), 1));
+
+    // Nobody closes a connection: the old server still answers, as a replica that has lost its primary.
+    old.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    proxy.set_upstream(new.addr());
+    let holds = connect(&new.url()).await;
+    for claim in [&job, &other] {
+        try_take(&holds, claim).await.unwrap();
+    }
+    assert_eq!(holder().await, Some(job.id), "the old server answers");
+    until("it lists what the new primary has", async || listed().await == 2).await;
+}
+
 #[tokio::test]
 async fn a_primary_that_becomes_one_again_is_met_again() {
     let Some(server) = RedisServer::start_or_skip().await else { return };

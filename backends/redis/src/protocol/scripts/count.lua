@@ -2,6 +2,8 @@
 --
 -- KEYS  held places, for each resource
 -- Returns for each resource the number of holders and that of waiters.
+local refused = refuse_as_replica(KEYS[1])
+if refused then return refused end
 local counts = {}
 for i = 1, #KEYS do
   local stored = stored_single(KEYS[i])

@@ -9,6 +9,8 @@ local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], K
 
 local record, foreign = read_fence(fence, ARGV[1])
 if foreign then return foreign end
+local refused = refuse_as_replica(held)
+if refused then return refused end
 
 local function describe(members, ends)
   local written = {}
