@@ -1,10 +1,14 @@
 //! A Redis server that hangs, dies, forgets, or is cut off, while locks are held and waited for.
 
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, LossCause, Tuning};
 use leasehold_testkit::{Data, Proxy, RedisServer, Way, until};
 use leasehold_tests::{opened, renewed};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy};
+use tokio::net::{TcpListener, TcpStream};
 
 /// The ttl of a lease that a test waits for the end of.
 const SHORT: Duration = Duration::from_millis(900);
@@ -144,4 +148,78 @@ async fn waiters_see_an_error_if_the_server_stays_away() {
     assert!(error.to_string().contains(&server.port().to_string()), "it says which server: {error}");
     let error = Client::open(&server.url()).await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Unavailable, "open"), "{error}");
+}
+
+/// A request with the id of a claim, as a relay saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seen {
+    /// It was asked for.
+    Asked(String),
+    /// It was released, and the release did not arrive.
+    LostRelease(String),
+}
+
+impl Seen {
+    /// Reads one line of a request.
+    fn read(line: &[u8], is_lost: bool) -> Option<Seen> {
+        let (id, rest) = std::str::from_utf8(line).ok()?.trim_end().split_at_checked(32)?;
+        let is_id = id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match rest {
+            ":1:1" if is_id && is_lost => Some(Seen::LostRelease(id.to_owned())),
+            rest if is_id && rest.starts_with(":1:1=") => Some(Seen::Asked(id.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// Passes bytes on to a server. What follows the first `WAIT` of a connection never arrives.
+async fn relay_until_a_wait(listener: TcpListener, server: SocketAddr, seen: Arc<Mutex<Vec<Seen>>>) {
+    /// The lines of `WAIT` after its name: two arguments, each with its length.
+    const REST_OF_WAIT: u32 = 4;
+    while let Ok((client, _)) = listener.accept().await {
+        let seen = seen.clone();
+        tokio::spawn(async move {
+            let (from_client, mut to_client) = client.into_split();
+            let (mut from_server, mut to_server) = TcpStream::connect(server).await?.into_split();
+            tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+            let (mut from_client, mut line, mut left) = (BufReader::new(from_client), Vec::new(), None);
+            while from_client.read_until(b'\n', &mut line).await? > 0 {
+                let is_lost = left == Some(0);
+                seen.lock().unwrap().extend(Seen::read(&line, is_lost));
+                if !is_lost {
+                    to_server.write_all(&line).await?;
+                }
+                left = match left {
+                    None => (line == b"WAIT\r\n").then_some(REST_OF_WAIT),
+                    Some(lines) => Some(lines.saturating_sub(1)),
+                };
+                line.clear();
+            }
+            std::io::Result::Ok(())
+        });
+    }
+}
+
+/// The release of a grant that too few replicas have may arrive at any later time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_whose_release_is_unanswered_is_not_requested_again() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let (seen, listener) = (Arc::default(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let url = format!("redis://{}?replicas=1&timeout=3s", listener.local_addr().unwrap());
+    tokio::spawn(relay_until_a_wait(listener, server.addr(), Arc::clone(&seen)));
+    let (other, locks) = (opened(&server.url()).await, opened(&url).await);
+    let held = hold(&other, "job", LONG).await;
+    let waits = tokio::spawn(async move { locks.mutex("job").ttl(LONG).lock().await });
+    until("it waits", async || !other.inspect("job").await.unwrap().waiting.is_empty()).await;
+    held.release().await.unwrap();
+    let requests = || seen.lock().unwrap().clone();
+    let is_release = |seen: &Seen| matches!(seen, Seen::LostRelease(_));
+    let next = || requests().into_iter().skip_while(|seen| !is_release(seen)).find(|seen| !is_release(seen));
+    until("it asks again", async || next().is_some()).await;
+    let lost = requests().into_iter().find(is_release);
+    let (Some(Seen::Asked(next)), Some(Seen::LostRelease(lost))) = (next(), lost) else {
+        panic!("{:?}", requests())
+    };
+    assert_ne!(next, lost, "its release may arrive now");
+    waits.abort();
 }

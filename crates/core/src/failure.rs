@@ -16,6 +16,7 @@ pub struct Failure {
     pub effect: Effect,
     detail: Arc<str>,
     cause: Option<Arc<dyn Error + Send + Sync>>,
+    release_unanswered: bool,
 }
 
 /// The kind of a failure.
@@ -49,7 +50,7 @@ impl Failure {
     /// Creates a failure of `kind`. Its `detail` describes it, and says what the person can do if that is
     /// known.
     pub fn new(kind: FailureKind, effect: Effect, detail: impl Into<String>) -> Self {
-        Failure { kind, effect, detail: detail.into().into(), cause: None }
+        Failure { kind, effect, detail: detail.into().into(), cause: None, release_unanswered: false }
     }
 
     /// Creates the failure of a request that was never sent because the server could not be reached.
@@ -67,6 +68,23 @@ impl Failure {
     pub fn because(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
         self.cause = Some(Arc::new(cause));
         self
+    }
+
+    /// Marks the failure of a [`contend`](crate::Backend::contend) whose backend has sent a release of the claim and
+    /// got no answer to it. The effect is unknown then.
+    ///
+    /// The release may still arrive, and would end a later grant of the same claim. So the engine releases the
+    /// claim, and contends for another one.
+    #[must_use]
+    pub fn release_unanswered(mut self) -> Self {
+        self.effect = Effect::Unknown;
+        self.release_unanswered = true;
+        self
+    }
+
+    /// Returns `true` if a [release of the claim](Failure::release_unanswered) may still arrive.
+    pub fn is_release_unanswered(&self) -> bool {
+        self.release_unanswered
     }
 
     /// Returns the error behind the failure.
@@ -117,6 +135,14 @@ mod tests {
     fn a_store_that_is_away_may_come_back() {
         assert!(Failure::unavailable("no route").is_transient());
         assert!(!Failure::new(FailureKind::Invalid, Effect::None, "no name").is_transient());
+    }
+
+    #[test]
+    fn unanswered_release_is_of_unknown_effect() {
+        let failure = Failure::unavailable("too few replicas");
+        assert!(!failure.is_release_unanswered());
+        let failure = failure.release_unanswered();
+        assert_eq!((failure.is_release_unanswered(), failure.effect), (true, Effect::Unknown));
     }
 
     #[test]

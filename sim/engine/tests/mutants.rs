@@ -112,6 +112,11 @@ fn a_stale_grant_is_asked_for_at_once() {
 }
 
 #[test]
+fn a_released_claim_is_requested_again() {
+    is_found("a released claim is requested again", "are held at once");
+}
+
+#[test]
 fn an_upgrade_looks_once() {
     is_found("an upgrade looks once", "not come to their end");
 }

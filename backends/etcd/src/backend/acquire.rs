@@ -76,9 +76,16 @@ pub(crate) async fn contend(shared: &Shared, claim: &Claim, patience: &Patience)
 async fn end_leftover(shared: &Shared, claim: &Claim) -> Result<(), Failure> {
     let view = shared.lease_table().view(claim, shared.now());
     if let Some(view) = view.filter(|view| view.expired) {
-        crate::backend::release::end(shared, &[claim.id], &[view.erase]).await?;
+        end(shared, claim, view.erase).await?;
     }
     Ok(())
+}
+
+/// Ends what the claim has, within a request for it.
+async fn end(shared: &Shared, claim: &Claim, erase: Erase) -> Result<(), Failure> {
+    let ended = crate::backend::release::end(shared, &[claim.id], &[erase]).await;
+    // With slots the claim is put under another key after a delete without an answer.
+    ended.map_err(|failure| if shared.layout.has_slots() { failure } else { failure.release_unanswered() })
 }
 
 struct Call<'a> {
@@ -496,7 +503,7 @@ impl Call<'_> {
     /// Gives the place up.
     async fn leave(&self, ahead: usize) -> Result<Step, Failure> {
         let erase = self.shared.key_ref(self.claim).erase;
-        crate::backend::release::end(self.shared, &[self.claim.id], &[erase]).await?;
+        end(self.shared, self.claim, erase).await?;
         Ok(busy(ahead))
     }
 

@@ -303,7 +303,8 @@ impl Attempt<'_> {
             )),
             // A claim that cannot be ended may remain until its ttl ends, as after any failure of this
             // effect.
-            Err(_) => unconfirmed,
+            Err(failure) if failure.effect == Effect::None => unconfirmed,
+            Err(_) => unconfirmed.release_unanswered(),
         }
     }
 
@@ -312,7 +313,11 @@ impl Attempt<'_> {
         self.backend.pollers.forget(self.claim.id);
         if self.backend.config.order == QueueOrder::Fifo {
             let request = self.backend.release_request(self.claim);
-            self.backend.servers.run(&request, self.backend.config.timeout).await?;
+            let released = self.backend.servers.run(&request, self.backend.config.timeout).await;
+            released.map_err(|failure| match failure.effect {
+                Effect::None => failure,
+                Effect::Unknown => failure.release_unanswered(),
+            })?;
         }
         Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
     }

@@ -85,6 +85,9 @@ impl Dual {
     /// Releases the new lock because the old one did not come in time.
     async fn give_up(&self, claim: &Claim) -> Result<Step, Failure> {
         match self.new.release(&[claim]).await.pop() {
+            Some(Release::Unknown(failure)) if failure.effect == Effect::Unknown => {
+                Err(failure.release_unanswered())
+            }
             Some(Release::Unknown(failure)) => Err(uncertain(failure)),
             _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(1) })),
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::layer::{Dual, Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, LossCause, Tuning};
+use leasehold::{Client, ErrorKind, LossCause, Tuning};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{
     Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
@@ -190,6 +190,23 @@ async fn repeated_release_of_both_halves_is_not_a_loss() {
     }
     fault.set(Verb::Release, Mode::Pass);
     releasing.await.unwrap().unwrap();
+}
+
+/// The release of the new half may still arrive, and would end a later grant of the same claim.
+#[tokio::test]
+async fn try_that_gave_its_new_half_back_without_an_answer_is_not_repeated() {
+    let (old, fault, new, locks) = moving();
+    let other = Client::builder().over(old).unwrap();
+    let held = other.mutex("job").lock().await.unwrap();
+    fault.set(Verb::Release, Mode::LoseRequest);
+    let error = locks.mutex("job").try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(fault.calls(Verb::Contend), 1);
+    fault.set(Verb::Release, Mode::Pass);
+    let after = Client::builder().over(new).unwrap();
+    let free = after.mutex("job").try_lock_for(Duration::from_secs(60)).await.unwrap();
+    free.expect("it is released in the end").release().await.unwrap();
+    held.release().await.unwrap();
 }
 
 /// A failure of the old store while the new lock is held is reported as an unknown outcome, and leaves

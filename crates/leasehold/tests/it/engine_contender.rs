@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use leasehold::backend::{
+    Backend, Claim, ClaimId, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
+    Snapshot, SnapshotVersion, Step,
+};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Guard, Mutex, Result, TokioClock, Tuning};
@@ -239,4 +243,100 @@ async fn refused_request_reports_the_claims_ahead() {
     held.release().await.unwrap();
     wait.await.unwrap().unwrap().release().await.unwrap();
     assert_eq!(ahead.0.lock().unwrap().first(), Some(&Some(1)));
+}
+
+/// A store that releases its first grants itself, as if too few replicas had them, without an answer.
+#[derive(Debug)]
+struct ReleasesFirst {
+    inner: Arc<MemoryBackend>,
+    first: usize,
+    granted: std::sync::Mutex<Vec<ClaimId>>,
+}
+
+#[async_trait::async_trait]
+impl Backend for ReleasesFirst {
+    fn profile(&self) -> &Profile {
+        self.inner.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> std::result::Result<Step, Failure> {
+        let step = self.inner.contend(claim, patience).await?;
+        if matches!(step, Step::Granted(_)) {
+            let mut granted = self.granted.lock().unwrap();
+            granted.push(claim.id);
+            if granted.len() <= self.first {
+                return Err(Failure::unavailable("too few replicas have it").release_unanswered());
+            }
+        }
+        Ok(step)
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.inner.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.inner.release(batch).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> std::result::Result<Snapshot, Failure> {
+        self.inner.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> std::result::Result<Vec<ResourceSummary>, Failure> {
+        self.inner.list(prefix, after, limit).await
+    }
+}
+
+/// Opens a client of a store that releases its first grants itself, and another client.
+fn releasing(first: usize) -> (Arc<ReleasesFirst>, Client, Client) {
+    let clock = Arc::new(TokioClock::new());
+    let inner = Arc::new(MemoryBackend::with_clock(clock.clone()));
+    let store = Arc::new(ReleasesFirst { inner: inner.clone(), first, granted: Default::default() });
+    let builder = Client::builder().clock(clock.clone()).tuning(Tuning::default().outage(OUTAGE));
+    let locks = builder.over(store.clone()).unwrap();
+    (store, locks, Client::builder().clock(clock).over(inner).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_claim_is_not_requested_again() {
+    let (store, locks, other) = releasing(3);
+    let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    guard.check().unwrap();
+    let mut granted = store.granted.lock().unwrap().clone();
+    granted.sort_by_key(|id| id.to_hex());
+    granted.dedup();
+    assert_eq!(granted.len(), 4, "each request is for another claim");
+    guard.release().await.unwrap();
+    settles(&other, "job").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_that_releases_every_grant_is_away() {
+    let (store, locks, other) = releasing(usize::MAX);
+    let error = locks.mutex("job").ttl(TTL).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(error.to_string().contains("too few replicas"), "{error}");
+    let requests = store.granted.lock().unwrap().len();
+    assert!(requests > 1, "it asks until the outage is over");
+    settles(&other, "job").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_of_a_released_claim_is_not_repeated() {
+    let (store, locks, other) = releasing(usize::MAX);
+    let error = locks.mutex("job").ttl(TTL).try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(store.granted.lock().unwrap().len(), 1);
+    settles(&other, "job").await;
 }

@@ -2,8 +2,9 @@
 //! that runs it is a contender.
 //!
 //! Ground rules: the loop runs in a task of its own, so that a caller can be dropped at any point. The
-//! claim's id is drawn once and every attempt repeats it, until a grant arrives too late: then another id
-//! is drawn. A claim that is no longer wanted, or whose outcome is unknown, is released by the reaper.
+//! claim's id is drawn once and every attempt repeats it, until a grant arrives too late, or the backend has
+//! released the claim without an answer: then another id is drawn. A claim that is no longer wanted, or whose
+//! outcome is unknown, is released by the reaper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +97,7 @@ impl Drop for Contender {
 /// A grant whose lease has run out when it arrives is useless, and blocks other clients. So it is
 /// released, and after a pause a new claim is requested, which a late release of the first cannot end. A
 /// server that answers so slowly for the whole outage tolerance, without one timely answer in between,
-/// counts as away.
+/// counts as away. A new claim is also requested after one that the backend has released without an answer.
 pub(crate) async fn contend_until_granted(
     engine: &Arc<Engine>,
     want: &Want,
@@ -114,6 +115,10 @@ pub(crate) async fn contend_until_granted(
             ContendOutcome::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
             // The store was reachable while this claim was queued.
             ContendOutcome::Stale { asked_at } => slow.reset_if_over(engine, asked_at),
+            ContendOutcome::Released => {
+                abandon(engine, &claim);
+                continue;
+            }
         }
         abandon(engine, &claim);
         if patience.is_ended() {
@@ -136,6 +141,8 @@ enum ContendOutcome {
     Stale {
         asked_at: Moment,
     },
+    /// A release of the claim may still arrive. The pause after the failure is over.
+    Released,
 }
 
 async fn contend_with_claim(
@@ -191,6 +198,7 @@ async fn contend_loop(
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 engine.record_answer(claim, false);
                 let failure = outage.with_overall_effect(failure);
+                let may_end = may_be_released(&failure);
                 let left = outage.next_pause(engine, &failure);
                 *failing_since = outage.began().filter(|_| failure.is_transient());
                 if patience.is_ended() || left.is_none() {
@@ -203,6 +211,9 @@ async fn contend_loop(
                     return Err(Error::failed("lock", failure).on(&claim.resource));
                 }
                 pause(left.unwrap_or_default(), patience).await;
+                if may_end && !patience.is_ended() {
+                    return Ok(ContendOutcome::Released);
+                }
             }
         }
         // Patience may have ended during a pause, which the backend could not see: then the place has to
@@ -263,7 +274,10 @@ async fn try_claim(
             }
             // The request is repeated with the same id, since the lost answer may have been a grant.
             Err(failure)
-                if failure.effect == Effect::Unknown && failure.is_transient() && tries < TRIES_MAX =>
+                if failure.effect == Effect::Unknown
+                    && failure.is_transient()
+                    && !may_be_released(&failure)
+                    && tries < TRIES_MAX =>
             {
                 outage.unanswered = true;
             }
@@ -290,6 +304,11 @@ pub(crate) async fn send_request(
         engine.events.emit(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });
     }
     step
+}
+
+/// Returns `true` if a release that the backend has sent may still end the claim, or a later grant of it.
+pub(crate) fn may_be_released(failure: &Failure) -> bool {
+    failure.is_release_unanswered() && !mutant!("a released claim is requested again")
 }
 
 /// Leaves a claim that is not wanted any more to the reaper.

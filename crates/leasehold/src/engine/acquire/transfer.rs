@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::acquire::contender::{TRIES_MAX, abandon, send_request, too_slow};
+use crate::engine::acquire::contender::{TRIES_MAX, abandon, may_be_released, send_request, too_slow};
 use crate::engine::acquire::span;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
@@ -173,7 +173,8 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
             }
             Err(failure) => {
                 let failure = outage.with_overall_effect(failure);
-                let Some(pause) = outage.next_pause(engine, &failure) else {
+                let pause = outage.next_pause(engine, &failure);
+                let Some(pause) = pause.filter(|_| !may_be_released(&failure)) else {
                     // No other process has the right to continue with it.
                     abandon(engine, &claim);
                     return Err(Error::failed("accept_transfer", failure).on(resource));
