@@ -482,7 +482,8 @@ async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
 async fn tls_password_and_the_documented_rights_are_enough() {
     let rules = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha +script|load +time +get +set \
                  +mget +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
-                 +hmget +hdel +scan +info +config|get +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe";
+                 +hmget +hdel +scan +info +config|get +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe \
+                 +object|idletime";
     let server = RedisServer::builder().tls(Tls::Mutual).password("all").acl_user("jobs", "s:p/w", rules);
     let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);
     let Some(cluster) = builder.start_or_skip().await else { return };
@@ -518,6 +519,10 @@ async fn tls_password_and_the_documented_rights_are_enough() {
     cluster.move_slot(slot, (cluster.primary_of(slot).await.unwrap() + 1) % 3).await.unwrap();
     let shared = claim_of("job 0", Share::MUTEX, TTL);
     assert!(try_take(&one, &shared).await.is_none());
+    let done = mutex("done");
+    assert!(try_take(&one, &done).await.is_some() && freed(&one, &done).await);
+    let swept = leasehold_redis::sweep(RedisConfig::parse(&url).unwrap(), Duration::ZERO).await.unwrap();
+    assert_eq!(swept.removed, 1);
     let wrong = refusal(&url.replace("s%3Ap%2Fw", "wrong")).await;
     assert_eq!(wrong.kind, FailureKind::Denied, "{wrong}");
     assert!(!wrong.to_string().contains("wrong@"));
