@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::any::got;
 use crate::common::*;
 use leasehold_core::{Backend, Claim, FailureKind, Renewal, Share, Step};
 use leasehold_redis::RedisBackend;
@@ -94,28 +95,29 @@ async fn an_address_that_leads_to_another_primary_is_followed() {
 /// A client that only looks is never refused a write.
 #[tokio::test]
 async fn a_client_that_only_looks_leaves_a_deposed_server() {
-    let Some(old) = RedisServer::start_or_skip().await else { return };
-    let Some(new) = RedisServer::start_or_skip().await else { return };
-    let [before, job, other] = ["job", "job", "other"].map(long);
-    try_take(&connect(&old.url()).await, &before).await.unwrap();
-    let proxy = Proxy::start(old.addr()).await.unwrap();
-    let (looks, lists) = (connect(&old.url_at(proxy.addr())).await, connect(&old.url_at(proxy.addr())).await);
-    let holder = async || {
-        let seen = in_the_end(async || looks.inspect(&job.resource, None, &no_patience()).await).await;
-        seen.holders.first().map(|holder| holder.id)
-    };
-    let listed = async || in_the_end(async || lists.list("", None, 10).await).await.len();
-    assert_eq!((holder().await, listed().await), (Some(before.id), 1));
+    for options in ["", "?dialect=plain", "?dialect=redisson"] {
+        let Some(old) = RedisServer::start_or_skip().await else { return };
+        let Some(new) = RedisServer::start_or_skip().await else { return };
+        let [before, job, other] = ["job", "job", "other"].map(long);
+        assert!(got(&*open(&format!("{}{options}", old.url())).await, &before).await);
+        let proxy = Proxy::start(old.addr()).await.unwrap();
+        let url = format!("{}{options}", old.url_at(proxy.addr()));
+        let (looks, lists) = (open(&url).await, open(&url).await);
+        let holder = async || {
+            let seen = in_the_end(async || looks.inspect(&job.resource, None, &no_patience()).await).await;
+            seen.holders.first().map(|holder| holder.id)
+        };
+        let listed = async || in_the_end(async || lists.list("", None, 10).await).await.len();
+        assert_eq!((holder().await, listed().await), (Some(before.id), 1), "{options}");
 
-    // Nobody closes a connection: the old server still answers, as a replica that has lost its primary.
-    old.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
-    proxy.set_upstream(new.addr());
-    let holds = connect(&new.url()).await;
-    for claim in [&job, &other] {
-        try_take(&holds, claim).await.unwrap();
+        // Nobody closes a connection: the old server still answers, as a replica that has lost its primary.
+        old.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+        proxy.set_upstream(new.addr());
+        let holds = open(&format!("{}{options}", new.url())).await;
+        assert!(got(&*holds, &job).await && got(&*holds, &other).await);
+        assert_eq!(holder().await, Some(job.id), "{options}: the old server answers");
+        until("it lists what the new primary has", async || listed().await == 2).await;
     }
-    assert_eq!(holder().await, Some(job.id), "the old server answers");
-    until("it lists what the new primary has", async || listed().await == 2).await;
 }
 
 #[tokio::test]
