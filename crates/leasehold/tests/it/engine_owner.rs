@@ -57,7 +57,7 @@ async fn owner_upgrade_is_a_deadlock_and_a_smaller_share_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_of_what_its_owner_holds_succeeds_while_other_tasks_join() {
+async fn try_beside_a_task_that_joins_succeeds() {
     let store = Store::in_virtual_time();
     let ((locks, _), (other, _)) = (store.client(), store.client());
     let held = other.mutex("job").lock().await.unwrap();
@@ -81,7 +81,7 @@ async fn try_of_what_its_owner_holds_succeeds_while_other_tasks_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_of_more_than_its_owner_holds_is_a_deadlock_while_other_tasks_join() {
+async fn try_of_more_than_its_owner_holds_is_a_deadlock() {
     let store = Store::in_virtual_time();
     let ((locks, _), (other, _)) = (store.client(), store.client());
     let held = other.rwlock("prices").write().await.unwrap();
