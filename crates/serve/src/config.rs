@@ -55,7 +55,7 @@ pub struct Limits {
     pub streams: usize,
     /// Open watches of locks and elections, and open pages of the console, together.
     pub watchers: usize,
-    /// Open connections.
+    /// Open connections. There are fewer if the process cannot have twice as many files open.
     pub connections: usize,
     /// Requests a second of one address, on average.
     pub rate: u32,
@@ -77,6 +77,14 @@ impl Default for Limits {
             wait: Duration::from_secs(300),
             ttl: Duration::from_secs(3600),
         }
+    }
+}
+
+impl Limits {
+    /// Returns the same limits for a process that can have so many files open. Connections get half of them; the others
+    /// are for the store, for locks in files, and for connections that are refused.
+    pub(crate) fn within(self, files: usize) -> Limits {
+        Limits { connections: self.connections.min(files / 2), ..self }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::stderr::Stderr;
 use crate::request::args::serve::ServeArgs;
 use crate::request::store::StoreUrl;
+use crate::system::descriptors;
 use crate::system::service_manager::{ServiceManager, watchdog};
 use crate::system::signals::Signals;
 use crate::system::terminal::Terminal;
@@ -24,6 +25,7 @@ use crate::system::terminal::Terminal;
 /// The store cannot be opened; refused, if a file or an address cannot be used.
 pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
+    descriptors::raise_limit();
     let stderr = Stderr::start().map_err(cannot_start)?;
     let signals = Arc::new(Mutex::new(Signals::listen().map_err(cannot_start)?));
     let store = StoreUrl::named(args.store.url.as_deref())?;

@@ -215,14 +215,7 @@ fn terminated_server_releases_nothing() {
         let (server, address) = start(&sandbox, &args);
         let token = std::fs::read_to_string(sandbox.path("token")).unwrap();
         for number in 0..LOCKS {
-            let body = format!("{{\"name\":\"job-{number}\",\"ttl\":\"10m\"}}");
-            let put = format!(
-                "PUT /v1/holds/0123456789abcdef-{number} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
-                 content-length: {}\r\n\r\n{body}",
-                token.trim(),
-                body.len()
-            );
-            let answer = ask(&address, &put);
+            let answer = ask(&address, &put(&token, number));
             assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("\"basis\":\"lease\""), "{answer}");
         }
         server.signal(Signal::TERM);
@@ -239,6 +232,48 @@ fn terminated_server_releases_nothing() {
             "round {round}: {held}"
         );
     }
+}
+
+/// However few files a server may have open, connections without the token leave a place for one with it.
+#[test]
+fn watches_of_strangers_leave_descriptors_for_a_holder() {
+    // The first limit can be raised by the server itself, the second one cannot.
+    for limit in ["-Sn", "-n"] {
+        let sandbox = Sandbox::new();
+        let script = format!("ulimit {limit} {FEW_FILES}; exec leasehold {}", SERVE.join(" "));
+        let server = Started::new(sandbox.sh(&script));
+        if limit == "-n" {
+            server.complaint_with("only 32 connections, not 5000");
+        }
+        let (server, address) = begun(server);
+        let token = std::fs::read_to_string(sandbox.path("token")).unwrap();
+        let mut strangers = Vec::new();
+        for number in 0..STRANGERS {
+            let mut stranger = TcpStream::connect(&address).unwrap();
+            stranger.set_read_timeout(Some(LIMIT)).unwrap();
+            stranger.write_all(b"GET /v1/locks/a/watch HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
+            let mut begin = [0; 12];
+            stranger.read_exact(&mut begin).unwrap_or_else(|error| panic!("{limit}, {number}: {error}"));
+            assert_eq!(begin, *b"HTTP/1.0 200", "{limit}, {number}");
+            strangers.push(stranger);
+        }
+        for number in 0..3 {
+            let answer = ask(&address, &put(&token, number));
+            assert!(answer.starts_with("HTTP/1.0 200"), "{limit}: {answer}");
+        }
+        drop(server);
+    }
+}
+
+/// Returns a request for a lock of its own.
+fn put(token: &str, number: usize) -> String {
+    let body = format!("{{\"name\":\"job-{number}\",\"ttl\":\"10m\"}}");
+    format!(
+        "PUT /v1/holds/0123456789abcdef-{number} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+         content-length: {}\r\n\r\n{body}",
+        token.trim(),
+        body.len()
+    )
 }
 
 /// Sends the signals that are not for a server, and checks for a while that it serves as before.
@@ -276,14 +311,7 @@ fn hup_after_term_is_not_a_second_signal() {
     let sandbox = Sandbox::new();
     let (mut server, address) = start_service(&sandbox);
     let token = std::fs::read_to_string(sandbox.path("token")).unwrap();
-    let body = "{\"name\":\"job\",\"ttl\":\"10m\"}";
-    let put = format!(
-        "PUT /v1/holds/0123456789abcdef HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
-         content-length: {}\r\n\r\n{body}",
-        token.trim(),
-        body.len()
-    );
-    assert!(ask(&address, &put).starts_with("HTTP/1.0 200"));
+    assert!(ask(&address, &put(&token, 0)).starts_with("HTTP/1.0 200"));
     server.signal(Signal::TERM);
     send_others(&mut server);
     server.signal(Signal::TERM);
@@ -301,3 +329,6 @@ fn server_on_a_terminal_ends_with_the_terminal() {
 
 const ROUNDS: usize = 8;
 const LOCKS: usize = 40;
+/// A limit for open files that the connections of strangers exceed.
+const FEW_FILES: usize = 64;
+const STRANGERS: usize = 100;

@@ -21,6 +21,7 @@ use axum::Router;
 use axum::middleware::from_fn;
 use leasehold::Client;
 use leasehold_monitor::{Monitor, Options};
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -66,7 +67,7 @@ impl Server {
     ///
     /// # Errors
     /// A text for people if a file or a socket cannot be used.
-    pub async fn bind(client: Client, config: Config) -> Result<Server, ServeError> {
+    pub async fn bind(client: Client, mut config: Config) -> Result<Server, ServeError> {
         let token = Token::open(config.token_file.as_deref())?;
         let tls = config.tls.as_ref().map(Tls::open).transpose()?;
         if config.listen.is_empty() {
@@ -75,6 +76,15 @@ impl Server {
         let mut sockets = Vec::new();
         for listen in &config.listen {
             sockets.push(Socket::bind(listen).await?);
+        }
+        let (asked, files) = (config.limits.connections, most_files());
+        config.limits = config.limits.within(files);
+        if config.limits.connections < asked {
+            tracing::warn!(
+                "there is room for only {} connections, not {asked}, because this process may have only {files} files \
+                 open: raise that limit to twice the connections (ulimit -n, or LimitNOFILE= in a unit of systemd)",
+                config.limits.connections
+            );
         }
         let state = Arc::new(State {
             monitor: Arc::new(Monitor::start(client.clone(), Options::default())),
@@ -134,7 +144,7 @@ impl Server {
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
             let tls = self.tls.as_ref().filter(|_| socket.is_tcp()).map(Tls::acceptor);
-            let refusals = Arc::new(Semaphore::new(REFUSALS));
+            let refusals = Arc::new(Semaphore::new(REFUSALS.min(most_files() / 8)));
             let serving = Serving {
                 refusals,
                 strangers: strangers.clone(),
@@ -171,7 +181,14 @@ impl Server {
     }
 }
 
-/// The connections of one socket that are answered at a time that there are too many.
+/// Returns the number of files, connections among them, that this process can have open.
+fn most_files() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// The connections of one socket that are answered at a time that there are too many. There are fewer if this process
+/// can have few files open.
 const REFUSALS: usize = 64;
 /// The time that connections have for their last answers at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
