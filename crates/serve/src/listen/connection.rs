@@ -103,7 +103,8 @@ async fn serve_accepted(accepted: Accepted, serving: &Serving) {
         (Accepted::Tcp(stream, peer), Some(tls)) => {
             let stream = Noticing::new(stream, peer.end.clone());
             if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_MAX, tls.accept(stream)).await {
-                serve(stream, peer, serving).await;
+                // The end of TLS is an end, too: nothing is read from the network behind it.
+                serve(Noticing::new(stream, peer.end.clone()), peer, serving).await;
             }
         }
         (Accepted::Tcp(stream, peer), None) => {

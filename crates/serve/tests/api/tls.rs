@@ -5,12 +5,13 @@ use std::sync::Arc;
 use leasehold_serve::{Config, Server, TlsFiles};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::support::{Served, until};
+use crate::support::{LIMIT, Served, id, until};
 
 struct Files {
     folder: tempfile::TempDir,
@@ -99,6 +100,32 @@ async fn request_over_tls_is_answered_and_a_plain_one_is_not() {
     own.send_over(connector.connect(name, request.connect().await).await.unwrap()).await.ok();
     let plain = tokio::spawn(async move { request.send().await.status });
     assert!(plain.await.is_err(), "there is no answer that could be read");
+}
+
+/// A client that closes its connection ends TLS first, and then the network. Either of them alone is enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_stream_over_tls_releases_at_once_if_that_was_asked() {
+    let files = files();
+    let served = Served::with(|config| config.tls = Some(files.named())).await;
+    for (name, ends_tls) in [("a", true), ("b", false)] {
+        let body = json!({ "name": name, "ttl": "3600s", "on_disconnect": "release" });
+        let request = served.request("PUT", &format!("/v1/holds/{}", id())).host("localhost").body(&body);
+        let request = request.header("accept", "application/x-ndjson");
+        let mut connection = connect(&served, &files.roots).await.unwrap();
+        connection.write_all(&request.bytes()).await.unwrap();
+        let mut read = String::new();
+        while !read.contains("\"granted\"") {
+            let mut part = [0; 4096];
+            let count = tokio::time::timeout(LIMIT, connection.read(&mut part)).await.unwrap().unwrap();
+            assert!(count > 0, "{read}");
+            read.push_str(std::str::from_utf8(&part[..count]).unwrap());
+        }
+        if ends_tls {
+            connection.shutdown().await.unwrap();
+        }
+        drop(connection);
+        served.until_holders(name, 0).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
