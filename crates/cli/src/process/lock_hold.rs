@@ -220,30 +220,43 @@ impl LockHold {
         stderr: &Stderr,
         status: &Status,
     ) -> Returned {
+        let is_lost_around = self.report_loss_around(was_lost, stderr, status);
+        let returned = if is_lost_around { Returned::Lost } else { Returned::Freed };
         self.followed.iter().for_each(Followed::leave);
         let released = match self.own.take() {
             Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
             Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
-            None => return Returned::Freed,
+            None => return returned,
         };
         let name = request.shown();
         match released {
             Ok(Ok(())) => {
                 tracing::info!(name, "released");
                 status.report(&Event::Released);
-                Returned::Freed
+                returned
             }
             Ok(Err(error)) if error.is_lost() => {
                 // A loss that was seen while the command ran was reported then.
-                if !was_lost {
+                if !was_lost && !is_lost_around {
                     stderr.print_line(&format!("{error}: the command may not have been alone under {name}"));
                     status.report(&Event::Lost { cause: error.to_string() });
                 }
                 Returned::Lost
             }
             // An answer that did not come is reported once, when the client is closed.
-            Ok(Err(_)) | Err(_) => Returned::Freed,
+            Ok(Err(_)) | Err(_) => returned,
         }
+    }
+
+    /// Returns `true` if a lock of an outer run or section is lost, which is reported unless a loss was before.
+    fn report_loss_around(&self, was_lost: bool, stderr: &Stderr, status: &Status) -> bool {
+        let lost = self.followed.iter().find_map(|followed| Some((followed.lock(), followed.loss()?)));
+        let Some((lock, cause)) = lost else { return false };
+        if !was_lost {
+            stderr.print_line(&format!("{} was lost: {cause}", visible_name(lock.as_str())));
+            status.report(&Event::Lost { cause });
+        }
+        true
     }
 }
 

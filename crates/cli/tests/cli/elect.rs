@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use crate::acquire::{BEGIN, script};
 use crate::support::{Redis, Sandbox, Started, eventually};
 
 fn elect(sandbox: &Sandbox, args: &[&str]) -> Started {
@@ -50,6 +51,25 @@ fn leader_that_loses_stops_and_campaigns_again() {
         "a leader that resigns no longer leads either"
     );
     assert_eq!(sandbox.show("boss")["state"], "free");
+}
+
+/// The leader has no claim of its own: it leads by that of a section, or of an outer run.
+#[test]
+fn nested_leader_without_a_command_that_loses_campaigns_again() {
+    let elect = "leasehold elect --on-elected 'echo leads' job";
+    let in_section = format!("{}; exec {elect}", BEGIN.replace("acquire", "acquire --on-lost ignore"));
+    let in_run = format!("exec leasehold run --on-lost ignore job -- {elect}");
+    for around in [in_section, in_run] {
+        let sandbox = Sandbox::new();
+        let leader = script(&sandbox, &around);
+        leader.line_with("leads");
+        sandbox.end(&["break", "--yes", "job"]).expect(0);
+        leader.complaint_with("campaigning for job again");
+        leader.line_with("leads");
+        leader.signal(Signal::TERM);
+        let ended = leader.end();
+        assert_eq!(ended.code(), 143, "{ended:?}");
+    }
 }
 
 #[test]
