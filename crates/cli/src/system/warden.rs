@@ -175,7 +175,10 @@ impl Message {
     pub(crate) fn line(self) -> String {
         match self {
             Message::Wait => "wait\n".to_owned(),
-            Message::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
+            Message::Until(end, grace) => {
+                let grace = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+                format!("until {} {grace}\n", end.as_nanos())
+            }
             Message::Kill(at) => format!("kill {}\n", at.as_nanos()),
             Message::Command(pid) => format!("command {}\n", pid.as_raw_pid()),
             Message::Done => "done\n".to_owned(),
@@ -417,6 +420,12 @@ mod tests {
         ] {
             assert_eq!(Message::read(message.line().trim_end()), Some(message));
         }
+        // A grace period that is longer than milliseconds can be counted is cut, and the message is not lost.
+        let end = Moment::from_nanos(7);
+        assert_eq!(
+            Message::read(Message::Until(end, Duration::MAX).line().trim_end()),
+            Some(Message::Until(end, Duration::from_millis(u64::MAX)))
+        );
         for nonsense in
             ["", "until", "until 1", "until x 1", "kill", "kill 1 1", "done now", "wait 1", "DONE"]
         {
