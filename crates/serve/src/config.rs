@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 /// The settings of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -82,9 +84,15 @@ impl Default for Limits {
 
 impl Limits {
     /// Returns the same limits for a process that can have so many files open. Connections get half of them; the others
-    /// are for the store, for locks in files, and for connections that are refused.
+    /// are for the store, for locks in files, and for connections that are refused. No limit is beyond what can be
+    /// counted.
     pub(crate) fn within(self, files: usize) -> Limits {
-        Limits { connections: self.connections.min(files / 2), ..self }
+        Limits {
+            streams: self.streams.min(Semaphore::MAX_PERMITS),
+            watchers: self.watchers.min(Semaphore::MAX_PERMITS),
+            connections: self.connections.min(files / 2).min(Semaphore::MAX_PERMITS),
+            ..self
+        }
     }
 }
 

@@ -265,6 +265,19 @@ fn watches_of_strangers_leave_descriptors_for_a_holder() {
     }
 }
 
+#[test]
+fn limits_may_be_as_large_as_a_number_can_be() {
+    let sandbox = Sandbox::new();
+    let most = usize::MAX.to_string();
+    let limits = ["--max-connections", "--max-streams", "--max-watchers", "--max-holds", "--max-waiters"];
+    let args: Vec<&str> =
+        SERVE.into_iter().chain(limits.into_iter().flat_map(|limit| [limit, &most])).collect();
+    let (server, address) = start(&sandbox, &args);
+    assert!(healthz(&address).starts_with("HTTP/1.0 200"));
+    server.signal(Signal::TERM);
+    server.end().expect(0);
+}
+
 /// Returns a request for a lock of its own.
 fn put(token: &str, number: usize) -> String {
     let body = format!("{{\"name\":\"job-{number}\",\"ttl\":\"10m\"}}");
