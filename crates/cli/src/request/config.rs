@@ -16,7 +16,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::redact::redacted_url;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
-use crate::request::url_option::has_option;
+use crate::request::url_option::{encoded, has_option};
 
 /// A store of the configuration file.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,19 +113,12 @@ impl Entry {
             return invalid("it has a password-file, and a password in its url: keep one of them");
         }
         // A path of its own is relative to the file, because a process may be started anywhere.
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         let path = file.parent().unwrap_or(Path::new("/")).join(path);
         let Some(path) = path.to_str() else { return invalid("its password-file is not UTF-8 text") };
         let separator = if self.url.contains('?') { '&' } else { '?' };
         Ok(format!("{}{separator}password-file={}", self.url, encoded(path)))
     }
-}
-
-/// Writes a path as the value of an option of a URL.
-fn encoded(path: &str) -> String {
-    url::form_urlencoded::byte_serialize(path.as_bytes())
-        .collect::<String>()
-        .replace("%2F", "/")
-        .replace('+', "%20")
 }
 
 fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {

@@ -15,7 +15,7 @@ use crate::output::redact::{is_secret, redacted_url};
 use crate::output::text::visible;
 use crate::request::config;
 use crate::request::reentry::OWNER_VARIABLE;
-use crate::request::url_option::has_option;
+use crate::request::url_option::{has_option, with_files_in};
 
 /// The store that was named, not yet opened.
 #[derive(Clone)]
@@ -278,9 +278,10 @@ fn without_password(url: &str) -> Option<String> {
     Some(format!("{scheme}://{login}{hosts}{query}"))
 }
 
-/// Returns the URL with this folder in front of the path of a database file, where that is relative: the command may
-/// change its directory, and a `leasehold run` in it means the same file.
+/// Returns the URL with this folder in front of the path of a database file, and of those of files among its options,
+/// where they are relative: the command may change its directory, and a `leasehold run` in it means the same files.
 fn from_the_root(url: String, folder: Option<&Path>) -> String {
+    let url = folder.map(|folder| with_files_in(&url, folder)).unwrap_or(url);
     // The library decodes the path first.
     let begins_encoded = |path: &str| {
         let first = path.get(..3).unwrap_or_default();

@@ -135,6 +135,26 @@ fn password_is_read_from_its_file_and_reaches_no_command() {
     assert_eq!(sandbox.run(&["--store", "prod", "a"], "true").expect(0).err, "");
 }
 
+/// The command may change its folder, and a `leasehold run` in it reads the same file.
+#[test]
+fn relative_password_file_is_passed_on_by_its_whole_path() {
+    let Some(redis) = Redis::build_or_skip(RedisServer::builder().password("hunter2")) else { return };
+    let sandbox = Sandbox::new().with("LEASEHOLD_CONFIG", "conf/stores.toml");
+    let url = redis.server.url().replace(":hunter2@", "@");
+    write(&sandbox, "secret", "hunter2\n");
+    write(&sandbox, "conf/hidden", "hunter2\n");
+    let stores = format!(
+        "[stores.own]\nurl = \"{url}\"\npassword-file = \"hidden\"\n\
+         [stores.in-url]\nurl = \"{url}?password-file=hidden\"\n"
+    );
+    write(&sandbox, "conf/stores.toml", &stores);
+    for store in [&*format!("{url}?password-file=secret"), "own", "in-url"] {
+        let script = "mkdir -p inner && cd inner && leasehold run b -- echo nested";
+        let ended = sandbox.run(&["--store", store, "a"], script);
+        assert_eq!((ended.code(), &*ended.out), (0, "nested\n"), "{store}: {ended:?}");
+    }
+}
+
 #[test]
 fn a_url_reads_no_configuration() {
     let sandbox = Sandbox::new().with("LEASEHOLD_CONFIG", "/no/such/file");
