@@ -356,6 +356,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn empty_cell_is_free() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let mut cells = cells(&server).await;
+        // By the statement that answers with its row, and as MySQL is asked.
+        for answers_changes in [true, false] {
+            cells.answers_changes = answers_changes;
+            laws::empty_cell_is_free(&cells).await;
+            cells.run("DELETE FROM leasehold").await.unwrap();
+        }
+    }
+
+    #[tokio::test]
     async fn locked_row_delays_no_other() {
         let Some(server) = MariaDbServer::start_or_skip().await else { return };
         let cells = cells(&server).await;

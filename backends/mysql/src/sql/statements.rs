@@ -213,12 +213,11 @@ impl Answering {
         let written = format!("version = ? AND origin = {NOW}");
         let brief = format!("RETURNING {written}, seq, {IS_READ_ONLY}");
         let full = format!("RETURNING {written}, IF(version = ?, '', claims), {FACTS}, {IS_READ_ONLY}");
-        let dead = format!("lapses <= {NOW}");
         let free = format!(
             "{insert} VALUES (?, ?, ?, {NOW}, {NOW}, {NOW} + ?) ON DUPLICATE KEY UPDATE \
-             claims = IF({dead}, VALUES(claims), claims), version = IF({dead}, VALUES(version), version), \
-             seq = IF({dead}, GREATEST(seq + 1, {NOW}), seq), origin = IF({dead}, {NOW}, origin), \
-             lapses = IF({dead}, VALUES(lapses), lapses) {full}"
+             version = IF({DEAD}, VALUES(version), version), seq = IF({DEAD}, GREATEST(seq + 1, {NOW}), seq), \
+             origin = IF({DEAD}, {NOW}, origin), claims = IF({DEAD}, VALUES(claims), claims), \
+             lapses = IF(version = VALUES(version) AND origin = {NOW}, VALUES(lapses), lapses) {full}"
         );
         let emptied = format!(
             "{insert} VALUES (?, '', ?, {NOW}, 0, 0) ON DUPLICATE KEY UPDATE \
@@ -291,13 +290,14 @@ const MAX_ROWS: usize = 64;
 /// last writes.
 fn free(table: &str, put: &Values<'_>) -> String {
     let Values { claims, version, keep, name, .. } = put;
-    let dead = format!("lapses <= {NOW}");
+    // Assignments are made from left to right, and each sees those before it: what a condition is about is assigned
+    // last.
     format!(
         "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \
-         VALUES ({name}, {claims}, {version}, {NOW}, {NOW}, {NOW} + {keep}) \
-         ON DUPLICATE KEY UPDATE claims = IF({dead}, {claims}, claims), version = IF({dead}, {version}, version), \
-         seq = IF({dead}, GREATEST(seq + 1, {NOW}), seq), \
-         origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + {keep}, lapses)"
+         VALUES ({name}, {claims}, {version}, {NOW}, {NOW}, {NOW} + {keep}) ON DUPLICATE KEY UPDATE \
+         version = IF({DEAD}, {version}, version), seq = IF({DEAD}, GREATEST(seq + 1, {NOW}), seq), \
+         origin = IF({DEAD}, {NOW}, origin), claims = IF({DEAD}, {claims}, claims), \
+         lapses = IF(version = {version} AND origin = {NOW}, {NOW} + {keep}, lapses)"
     )
 }
 
@@ -355,6 +355,9 @@ pub(crate) fn utf8(text: &str) -> String {
 
 /// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
 pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// The condition that no claim lives in a row. An empty one is of no time: the clock may have been set back since.
+const DEAD: &str = "(claims = '' OR lapses <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))";
 
 /// The columns that are read of a cell, behind its name and text.
 const FACTS: &str = "version, seq, \

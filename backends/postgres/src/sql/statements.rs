@@ -150,7 +150,7 @@ fn free(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
                      ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
                      epoch = greatest(c.epoch, excluded.epoch), seq = {NEXT}, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + $4::float8 * interval '1 microsecond' \
-                     WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
+                     WHERE c.lapses <= clock_timestamp() OR c.claims = '' RETURNING c.epoch, c.seq) \
                      SELECT true, CASE WHEN $5 <> '' THEN pg_notify($6, $5)::text END, NULL, NULL::int8, epoch, seq, 0::int8, epoch, 0::int8 FROM put \
                      UNION ALL SELECT false, {cell} FROM {table} c \
                      WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"

@@ -296,6 +296,7 @@ mod tests {
         laws::several_writes_are_decided_one_by_one(&cells).await;
         laws::write_on_a_missing_cell_leaves_nothing(&cells).await;
         laws::lapsed_cell_is_free(&cells, Duration::from_secs(2)).await;
+        laws::empty_cell_is_free(&cells).await;
     }
 
     #[test]

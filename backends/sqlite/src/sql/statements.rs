@@ -22,7 +22,7 @@ impl Statements {
                  VALUES (?1, ?2, ?3, ?6, ?4, ?4 + ?5) \
                  ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
                  seq = max(c.seq + 1, ?7), origin = excluded.origin, lapses = excluded.lapses \
-                 WHERE c.lapses <= ?4 RETURNING seq"
+                 WHERE c.lapses <= ?4 OR c.claims = '' RETURNING seq"
             ),
             emptied: format!(
                 "UPDATE {table} SET claims = ?2, version = ?3, seq = max(seq + 1, ?7), origin = ?4, lapses = ?4 + ?5 \

@@ -167,9 +167,9 @@ pub struct Write {
 /// The condition of a write. It also decides what becomes of the cell's origin and fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCondition {
-    /// No cell exists, or no claim of the cell lives. The store itself makes the fence, above every fence
-    /// that this cell ever had, and keeps it next to the text; `put.fence` is ignored. The origin becomes
-    /// the present.
+    /// No cell exists, or no claim of the cell lives: it has lapsed, or its text is empty. The store itself
+    /// makes the fence, above every fence that this cell ever had, and keeps it next to the text; `put.fence`
+    /// is ignored. The origin becomes the present.
     Free,
     /// The cell has this version, with which this client left it empty. Fence and origin are as for
     /// [`WriteCondition::Free`], and no waiter is called. Only under [`ClockSource::Store`].

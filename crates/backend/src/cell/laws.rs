@@ -197,6 +197,24 @@ pub async fn lapsed_cell_is_free(cells: &impl CellStore, lease: Duration) {
     assert!(made(cells, &short(WriteCondition::Free)).await.fence > first.fence);
 }
 
+/// Checks that a cell without claims can be taken also if it has not lapsed, as after a step back of the store's clock.
+/// For stores that keep time.
+pub async fn empty_cell_is_free(cells: &impl CellStore) {
+    let at = Resource::new("empty").unwrap();
+    let first = made(cells, &write(&at, WriteCondition::Free, "first")).await;
+    let when = WriteCondition::Living { version: first.version, epoch: None };
+    made(cells, &Write { put: Put { fence: first.fence, ..put("") }, ..write(&at, when, "") }).await;
+    let second = made(cells, &write(&at, WriteCondition::Free, "second")).await;
+    assert!(second.fence > first.fence, "{second:?} follows {first:?}");
+    let found = cell(cells, &at).await;
+    assert_eq!((&*found.text, found.version, found.fence), ("second", second.version, second.fence));
+    assert!(found.age.unwrap() < SOON, "{found:?}");
+    // It lapses anew.
+    refused(cells, &write(&at, WriteCondition::Free, "x")).await;
+    let when = WriteCondition::Living { version: second.version, epoch: None };
+    made(cells, &Write { put: Put { fence: found.fence, ..put("third") }, ..write(&at, when, "") }).await;
+}
+
 /// Checks that a transaction which locks the cell "locked" delays no write that need not wait for it.
 /// `lock` begins that transaction, and `unlock` ends it.
 pub async fn locked_cell_delays_no_other(

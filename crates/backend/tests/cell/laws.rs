@@ -15,4 +15,5 @@ async fn each_write_has_the_outcome_of_its_condition() {
         laws::write_on_a_missing_cell_leaves_nothing(backend.cells()).await;
         laws::lapsed_cell_is_free(backend.cells(), Duration::from_secs(2)).await;
     }
+    laws::empty_cell_is_free(Store::new().open(TABLE, Faults::default()).cells()).await;
 }

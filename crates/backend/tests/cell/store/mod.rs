@@ -475,7 +475,10 @@ impl MemoryCells {
         let next = Fence::new(last.epoch, last.seq + 1, 0);
         let has = |version: u64| row.as_ref().is_some_and(|row| row.version == version);
         let (holds, fence, origin) = match *when {
-            WriteCondition::Free => (!is_alive, Some(next), Some(now)),
+            WriteCondition::Free => {
+                let is_empty = row.as_ref().is_some_and(|row| row.text.is_empty());
+                (!is_alive || is_empty, Some(next), Some(now))
+            }
             WriteCondition::Emptied(version) => {
                 let holds = has(version);
                 assert!(!holds || row.as_ref().unwrap().text.is_empty(), "it was not left empty: {row:?}");
