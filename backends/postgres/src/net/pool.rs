@@ -3,11 +3,11 @@
 //! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
 //! whose future is dropped takes its connection with it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_backend::random;
-use leasehold_core::{Failure, part_of};
+use leasehold_core::{Effect, Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -110,14 +110,17 @@ impl Pool {
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        if !matches!(answer, Err(Refusal::Failed(_) | Refusal::Cancelled(_))) {
-            self.give_back(link);
+        match answer {
+            // The others are most likely broken as well, and a server that is gone may never say so.
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown => self.idle().clear(),
+            Err(Refusal::Failed(_) | Refusal::Cancelled(_)) => {}
+            Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.give_back(link),
         }
     }
 
     /// Returns the connection that was used last, so that those which are not needed grow old.
     fn take(&self) -> Option<Link> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle();
         idle.retain(Link::is_open);
         idle.pop()
     }
@@ -132,10 +135,14 @@ impl Pool {
 
     /// Returns a lent connection to the pool.
     pub(crate) fn give_back(&self, link: Link) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle();
         if idle.len() < self.config.sql.connections {
             idle.push(link);
         }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,3 +153,30 @@ async fn pause(tries: u32) {
 
 /// Times that a statement is sent which loses its races.
 const MAX_TRIES: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::{PostgresServer, Proxy, Way};
+
+    use super::*;
+
+    /// As after a failover from a machine that lost its power: no connection to it ever ends by itself.
+    #[tokio::test]
+    async fn one_silent_connection_is_enough_to_leave_its_server() {
+        let Some(server) = PostgresServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = format!("postgres://postgres@{},{}/postgres?timeout=3s", proxy.addr(), server.addr());
+        let pool = Pool::new(Arc::new(PostgresConfig::parse(&url).unwrap()));
+        let ask = || pool.run_once("SELECT 1");
+        // Each begins before another one has ended.
+        let together = tokio::join!(ask(), ask(), ask(), ask());
+        for answer in [together.0, together.1, together.2, together.3] {
+            answer.unwrap();
+        }
+        assert_eq!(proxy.accepted(), 4);
+        proxy.blackhole(Way::Both);
+        let Err(Refusal::Failed(failure)) = ask().await else { panic!("it was answered") };
+        assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+        ask().await.unwrap();
+    }
+}
