@@ -31,6 +31,7 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
     let failed = |error| failure(config, error);
     refuse_network(config)?;
     refuse_second_name(config)?;
+    remove_memory_of_earlier_file(connection).map_err(failed)?;
     let mode: String =
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
     if !mode.eq_ignore_ascii_case("wal") {
@@ -46,6 +47,25 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
     let fences = settle(&transaction, config, &Machine::here(&transaction).map_err(failed)?)?;
     transaction.commit().map_err(failed)?;
     Ok(fences)
+}
+
+/// Removes the memory of locks (`-shm`) beside an empty file. It is that of an earlier file, which was removed, and
+/// which other processes may still have open: SQLite would trust what this memory says of the log.
+///
+/// Each process that uses a file with a log keeps a lock on the file, and such a file is not empty. So nobody else uses
+/// the memory of this one.
+fn remove_memory_of_earlier_file(connection: &mut Connection) -> rusqlite::Result<()> {
+    let Some(file) = connection.path().map(str::to_owned) else { return Ok(()) };
+    let is_empty = || std::fs::metadata(&file).is_ok_and(|found| found.len() == 0);
+    if is_empty() {
+        let locked = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
+        if is_empty() {
+            // Most often there is none.
+            let _ = std::fs::remove_file(format!("{file}-shm"));
+        }
+        locked.rollback()?;
+    }
+    Ok(())
 }
 
 /// Adds the bounds of fences to a table of an earlier form, where they are 0.

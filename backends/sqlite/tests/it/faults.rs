@@ -10,6 +10,7 @@ use leasehold_core::{
     Renewal, Resource, Severity, Share, Step,
 };
 use leasehold_sqlite::SqliteConfig;
+use leasehold_testkit::peers::Peer;
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use rusqlite::Connection;
 
@@ -279,6 +280,65 @@ async fn replaced_database_file_is_a_loss_to_its_holders() {
         assert!(try_take(&backend, &claim("job")).await.unwrap().is_none(), "{change}: two hold it");
         assert!(matches!(late.release(&[&next]).await[..], [Release::Freed]), "{change}");
     }
+}
+
+/// A process that takes claims, as [`crate::conformance::taker`] does.
+struct Other(Peer);
+
+impl Other {
+    fn start(dir: &TestDir) -> Other {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["conformance::taker", "--exact", "--nocapture"]);
+        command.env("LEASEHOLD_TAKER", format!("sqlite:{}?timeout=30s", dir.file().display()));
+        let other = Other(Peer::start(command).unwrap());
+        assert_eq!(other.answer(), "ready");
+        other
+    }
+
+    /// Sends an order about this claim; it may have a last word.
+    fn send(&mut self, verb: &str, claim: &Claim, last: &str) {
+        let (id, ttl) = (claim.id.to_hex(), claim.ttl.as_millis());
+        self.0.send_line(&format!("{verb} {id} {} 1/1 {ttl} {last}", claim.resource)).unwrap();
+    }
+
+    fn answer(&self) -> String {
+        loop {
+            if let Some(answer) = self.0.answer().unwrap().strip_prefix("taker: ") {
+                return answer.to_owned();
+            }
+        }
+    }
+}
+
+/// SQLite finds the memory of its locks by the path, too. That of the removed file has the place of each page that was
+/// changed since the log was begun, such as the first page of a table that grows.
+#[tokio::test]
+async fn removed_file_that_others_keep_open_blocks_no_new_one() {
+    let dir = TestDir::new();
+    let mut others = [Other::start(&dir), Other::start(&dir)];
+    let held = [claim("a"), claim("b")];
+    for (other, held) in others.iter_mut().zip(&held) {
+        other.send("contend", held, "0");
+        assert!(other.answer().starts_with("granted"));
+    }
+    let growing = dir.open("").await.unwrap();
+    for n in 0..300 {
+        try_take(&growing, &claim(&format!("job/{n}"))).await.unwrap().unwrap();
+    }
+    drop(growing);
+    std::fs::remove_file(dir.file()).unwrap();
+    let next = dir.open("").await.unwrap();
+    try_take(&next, &claim("a")).await.unwrap().unwrap();
+    for (other, held) in others.iter_mut().zip(&held) {
+        other.send("renew", held, "");
+        assert_eq!(other.answer(), "lost");
+    }
+    // All of them see the same locks.
+    others[0].send("contend", &claim("a"), "0");
+    assert_eq!(others[0].answer(), "busy");
+    others[1].send("contend", &claim("b"), "0");
+    assert!(others[1].answer().starts_with("granted"));
+    assert!(try_take(&next, &claim("b")).await.unwrap().is_none(), "two hold it");
 }
 
 /// SQLite names its log after the path, so each name of the file has a log of its own.
