@@ -86,7 +86,10 @@ async fn raise(pool: &Pool, highest: i64) -> Result<(), Failure> {
             answer => return answer.map_err(Refusal::into_failure),
         }
     }
-    let text = format!("a transaction that has written to {table} stays open: end it, then sweep again");
+    let text = format!(
+        "a transaction that has written to {table} stays open, or VACUUM or ANALYZE works on it: end the transaction, \
+         or wait for the other, then sweep again"
+    );
     Err(Failure::unavailable(text))
 }
 

@@ -623,6 +623,22 @@ async fn blocked_sweep_does_not_block_clients() {
     assert!((1..=10).contains(&attempts.len()), "{} attempts", attempts.len());
 }
 
+/// A vacuum, and an ANALYZE, have this lock, and write nothing.
+#[tokio::test]
+async fn sweep_that_a_vacuum_keeps_from_the_table_says_so() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let over = claim("over", LONG);
+    hold(&*backend, &over).await;
+    assert!(matches!(release(&*backend, &over).await, Release::Freed));
+    let (vacuum, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    vacuum.batch_execute("BEGIN; LOCK TABLE leasehold IN SHARE UPDATE EXCLUSIVE MODE").await.unwrap();
+    let config = PostgresConfig::parse(&server.url()).unwrap();
+    let failure = sweep(config, clock(), Duration::ZERO).await.unwrap_err();
+    assert!(failure.detail().contains("VACUUM"), "{failure}");
+}
+
 /// Standbys for which commits wait, and one that could be promoted without them.
 #[tokio::test]
 async fn only_standbys_that_are_all_waited_for_are_strict() {
