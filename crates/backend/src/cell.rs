@@ -21,10 +21,11 @@
 //! itself. No client's clock is ever compared with another's.
 //!
 //! [`ClockSource::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
-//! Each observer counts from when it first saw a claim in the state that it is in: one that gave no sign of
-//! life for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in
-//! the ledger, so that no client has to have seen the claim before for its sign to count. A newcomer waits
-//! for one span more than the others; no step of any clock frees a claim early.
+//! Each observer counts a span from when it read it: a claim that gave no sign of life for that long is dead.
+//! Each renewal, each repeated grant and each adoption counts as a sign in the ledger, so that no client has
+//! to have seen the claim before for its sign to count. A writer of a cell writes what is left of each span for
+//! it, so that what many clients see of a dead claim adds up. A newcomer waits for up to one span more than the
+//! others; no step of any clock frees a claim early.
 //!
 //! # ShedLock's table
 //!

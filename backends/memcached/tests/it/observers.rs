@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::*;
 use leasehold_core::{
     Ask, Backend, Claim, Clock, Effect, FailureKind, Fence, Grant, Ledger, ManualClock, Moment, Patience,
-    Renewal, Step, Verdict, Wait,
+    Renewal, Share, Step, Verdict, Wait,
 };
 use leasehold_memcached::MemcachedConfig;
 use leasehold_testkit::{MemcachedServer, Proxy};
@@ -185,6 +185,77 @@ async fn refreshed_queue_place_is_seen_by_the_next_waiter() {
     assert!(freed(&*holder.backend, &held).await);
     assert!(second.waits(&behind).await.is_none(), "one that waits was passed over");
     assert!(first.waits(&ahead).await.is_some());
+}
+
+#[tokio::test]
+async fn dead_holder_is_passed_over_by_short_visits() {
+    let Some(world) = World::new().await else { return };
+    assert!(world.client().await.tries(&job()).await.is_some());
+    // Each waits for a third of the lease, and its process ends.
+    for round in 0..3 {
+        let (waiter, claim) = (world.client().await, job());
+        world.at(round * 10_100);
+        assert!(waiter.waits(&claim).await.is_none(), "two hold in round {round}");
+        world.at(round * 10_100 + 10_050);
+        assert!(freed(&*waiter.backend, &claim).await);
+    }
+    world.at(30_300);
+    assert!(world.client().await.waits(&job()).await.is_some(), "the dead holder stays");
+}
+
+#[tokio::test]
+async fn dead_permit_is_passed_over_by_short_jobs() {
+    let Some(world) = World::new().await else { return };
+    let one_of_two = || job().share(Share::permits(1, 2).unwrap());
+    assert!(world.client().await.tries(&one_of_two()).await.is_some());
+    // Each works for a third of the lease, and its process ends.
+    for round in 0..3 {
+        let (worker, claim) = (world.client().await, one_of_two());
+        world.at(round * 10_100);
+        assert!(worker.tries(&claim).await.is_some());
+        let third = world.client().await;
+        assert!(third.tries(&one_of_two()).await.is_none(), "three hold in round {round}");
+        world.at(round * 10_100 + 10_050);
+        assert!(freed(&*worker.backend, &claim).await);
+    }
+    let (first, second) = (one_of_two(), one_of_two());
+    let late = world.client().await;
+    assert!(late.tries(&first).await.is_some());
+    assert!(late.tries(&second).await.is_some(), "the permit of the dead holder stays");
+}
+
+#[tokio::test]
+async fn living_holder_is_not_passed_over_by_short_visits() {
+    let Some(world) = World::new().await else { return };
+    let (holder, claim, observer) = granted_in_line(&world).await;
+    for round in 1..=4 {
+        let renewed = round * 20_000;
+        // Visits of different lengths come one after the other, between two renewals and while a client stays.
+        for visit in 0..6 {
+            let (waiter, claim) = (world.client().await, job());
+            let began = renewed - 19_600 + visit * 3_200;
+            world.at(began);
+            assert!(waiter.waits(&claim).await.is_none(), "two hold in visit {visit} of round {round}");
+            world.at(began + 500 * (visit + 1));
+            assert!(observer.tries(&job()).await.is_none(), "two hold in visit {visit} of round {round}");
+            assert!(freed(&*waiter.backend, &claim).await);
+        }
+        world.at(renewed);
+        holder.renews(&claim).await;
+    }
+    // It relies on the last renewal until 110 s.
+    for visit in 0..4 {
+        let (waiter, claim) = (world.client().await, job());
+        world.at(80_001 + visit * 4_990);
+        assert!(waiter.waits(&claim).await.is_none(), "two hold in visit {visit}");
+        world.at(80_001 + visit * 4_990 + 4_980);
+        assert!(freed(&*waiter.backend, &claim).await);
+        assert!(observer.tries(&job()).await.is_none(), "two hold after visit {visit}");
+    }
+    world.at(109_990);
+    assert!(observer.tries(&job()).await.is_none(), "two hold");
+    world.at(110_500);
+    assert!(observer.tries(&job()).await.is_some());
 }
 
 /// Makes an item as an older release wrote it: a claim without a count of its signs of life.

@@ -113,8 +113,7 @@ impl DecodedCell {
     }
 
     fn written(&self, entry: &Entry) -> Entry {
-        let read = self.ledger.entries().iter().position(|old| old.id == entry.id);
-        let old = read.and_then(|at| Some((self.ledger.entries().get(at)?, self.raw.get(at)?)));
+        let old = self.ledger.entries().iter().find(|old| old.id == entry.id);
         self.lifetime.written(entry, old, self.now)
     }
 
@@ -228,6 +227,7 @@ const MAX_CALLED: usize = 512;
 #[cfg(test)]
 mod tests {
     use leasehold_core::{ClaimId, Share};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -439,6 +439,98 @@ mod tests {
         let decoded = open(&cell, clock_source, &mine, 1_101);
         let (_, verdict) = decoded.contend(&ask_of(&joining, Wait::Queued(Duration::from_secs(60))));
         assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn what_short_visits_saw_of_a_silent_claim_adds_up() {
+        let (clock_source, lease) = (ClockSource::Observer, Duration::from_millis(100));
+        let mut cell = seized(clock_source, lease, Duration::ZERO);
+        for (visit, remains) in [(0, 60), (1, 20), (2, 0)] {
+            // It waits in the queue for less than a span, and no other client is there before the next one comes.
+            let (visitor, now) = (ObservedClaims::default(), 1_000 + u64::from(visit) * 50);
+            let waiter = claim(10 + visit, lease);
+            let decoded = open(&cell, clock_source, &visitor, now);
+            let (ledger, verdict) = decoded.contend(&ask_of(&waiter, Wait::Queued(Duration::from_secs(60))));
+            assert!(matches!(verdict, Verdict::Busy { ahead: 1, .. }), "visit {visit}: {verdict:?}");
+            cell.text = decoded.put(&waiter.resource, &ledger).unwrap().text;
+            let decoded = open(&cell, clock_source, &visitor, now + 40);
+            let mut left = decoded.ledger.clone();
+            assert!(left.release(waiter.id, decoded.now));
+            let put = decoded.put(&waiter.resource, &left).unwrap();
+            cell.text = put.text;
+            assert_eq!(put.keep, Duration::from_millis(remains));
+        }
+        assert!(cell.text.is_empty(), "the dead claim stays");
+    }
+
+    /// A step of one of several observers on one cell: what it does, how long after the step before, and for how long
+    /// it stops between its look and its write.
+    #[derive(Clone, Copy, Debug)]
+    struct Visit {
+        observer: usize,
+        does: Does,
+        after: u64,
+        stops_for: u64,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Does {
+        Look,
+        Join,
+        Leave,
+        Renew,
+        Forget,
+    }
+
+    fn visits() -> impl Strategy<Value = Vec<Visit>> {
+        let does = prop_oneof![
+            2 => Just(Does::Look),
+            3 => Just(Does::Join),
+            3 => Just(Does::Leave),
+            1 => Just(Does::Renew),
+            1 => Just(Does::Forget),
+        ];
+        let visit = (0..3usize, does, 0..40u64, prop_oneof![3 => Just(0), 1 => 0..60u64]);
+        let visit =
+            visit.prop_map(|(observer, does, after, stops_for)| Visit { observer, does, after, stops_for });
+        proptest::collection::vec(visit, 1..60)
+    }
+
+    proptest! {
+        #[test]
+        fn no_claim_is_judged_dead_before_its_span_is_over(visits in visits()) {
+            let (clock_source, lease) = (ClockSource::Observer, Duration::from_millis(100));
+            let (holder, wait) = (claim(1, lease), Wait::Queued(Duration::from_secs(60)));
+            let mut observers: [ObservedClaims; 3] = std::array::from_fn(|_| ObservedClaims::default());
+            let mut cell = seized(clock_source, lease, Duration::ZERO);
+            let (mut now, mut relies_until) = (1_000, 1_100);
+            for Visit { observer, does, after, stops_for } in visits {
+                now += after;
+                let waiter = claim(10 + u8::try_from(observer).unwrap(), lease);
+                let decoded = open(&cell, clock_source, &observers[observer], now);
+                let mut ledger = decoded.ledger.clone();
+                match does {
+                    Does::Look => ledger.expire(decoded.now),
+                    Does::Join => drop(ledger.contend(&ask_of(&waiter, wait), decoded.now)),
+                    Does::Leave => drop(ledger.release(waiter.id, decoded.now)),
+                    Does::Renew => {
+                        if ledger.renew(holder.id, lease, decoded.now) {
+                            relies_until = relies_until.max(now + 100);
+                        }
+                    }
+                    Does::Forget => observers[observer] = ObservedClaims::default(),
+                }
+                let lives = ledger.entries().iter().any(|entry| entry.id == holder.id);
+                prop_assert!(lives || now >= relies_until, "dead at {now}, which relies on it until {relies_until}");
+                if !lives {
+                    break;
+                }
+                now += stops_for;
+                if !matches!(does, Does::Look | Does::Forget) {
+                    cell.text = decoded.put(&holder.resource, &ledger).unwrap().text;
+                }
+            }
+        }
     }
 
     #[test]

@@ -36,9 +36,8 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
         now: Moment,
     ) -> Moment;
 
-    /// Makes the claim as it is to be in the text. `old` is the same claim with its end set, and as the
-    /// text had it.
-    fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry;
+    /// Makes the claim as it is to be in the text. `old` is the same claim as it was read, with its end set.
+    fn written(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry;
 
     /// Calculates how long a text matters whose last claim ends at `ends`.
     fn keep(&self, ends: Moment, now: Moment) -> Duration;

@@ -1,66 +1,64 @@
-//! Since when this observer has seen which claim in which state, for stores without a clock that can be used.
+//! Until when this observer takes which claim for alive, for stores without a clock that can be used.
 //!
-//! Ground rules: counted on the local clock only. A claim whose state changed is seen anew. Forgetting
+//! Ground rules: counted on the local clock only. Each look at a claim is a bound for its end: the span that the text
+//! names, from the look on. The least bound counts, for as long as the claim gives no sign of life. Forgetting
 //! costs one more span of waiting behind a dead claim, and nothing else, so the memory may be bounded.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
 
 /// The memory of one client.
 #[derive(Debug, Default)]
-pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, HashMap<ClaimId, Observation>>>);
+pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, Observations>>);
+
+type Observations = HashMap<ClaimId, Observation>;
 
 #[derive(Clone, Copy, Debug)]
 struct Observation {
-    state: State,
-    first: Moment,
-}
-
-/// State of a claim, which each sign of life and each call changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
     granted: Option<Fence>,
     beats: u64,
     span: Moment,
+    end: Moment,
 }
 
-impl State {
-    fn of(entry: &Entry) -> State {
-        State { granted: entry.granted, beats: entry.beats, span: entry.until }
+impl Observation {
+    /// Returns the observation of a claim as its text has it, after what was known of it before.
+    fn of(entry: &Entry, known: Option<&Observation>, now: Moment) -> Observation {
+        let Entry { granted, beats, until: span, .. } = *entry;
+        // Without a sign of life a span only becomes shorter. A longer one is that of a claim that left and returned.
+        let is_silent =
+            |known: &&Observation| known.granted == granted && known.beats == beats && span <= known.span;
+        let end = now.after(Duration::from_nanos(span.as_nanos()));
+        let end = known.filter(is_silent).map_or(end, |known| end.min(known.end));
+        Observation { granted, beats, span, end }
     }
 }
 
 impl ObservedClaims {
-    /// Records these claims of a resource, as their text says, and answers since when each has been as it is.
+    /// Records these claims of a resource, as their text says, and answers when each ends without another sign of
+    /// life.
     ///
-    /// `now` must be taken after the text had arrived: a claim is not dead before it was seen for its whole
-    /// span.
+    /// `now` must be taken after the text had arrived, and each span must cover its claim from the moment of the
+    /// write: then no claim is judged dead early.
     pub(crate) fn observe(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = seen.remove(resource);
         if entries.is_empty() {
             // The others have left, so nothing of the resource is worth its memory.
-            seen.remove(resource);
             return Vec::new();
         }
-        if seen.len() >= MAX_RESOURCES && !seen.contains_key(resource) {
+        let known = |id| old.as_ref().and_then(|old| old.get(id));
+        let present: Vec<(ClaimId, Observation)> =
+            entries.iter().map(|entry| (entry.id, Observation::of(entry, known(&entry.id), now))).collect();
+        let ends = present.iter().map(|(_, observation)| observation.end).collect();
+        if seen.len() >= MAX_RESOURCES {
             seen.clear();
         }
-        let old = seen.entry(resource.clone()).or_default();
-        let present: HashMap<ClaimId, Observation> = entries
-            .iter()
-            .map(|entry| {
-                let state = State::of(entry);
-                let known = old.get(&entry.id).filter(|known| known.state == state);
-                let first = known.map_or(now, |known| known.first);
-                (entry.id, Observation { state, first })
-            })
-            .collect();
-        let since =
-            entries.iter().map(|entry| present.get(&entry.id).map_or(now, |seen| seen.first)).collect();
-        *old = present;
-        since
+        seen.insert(resource.clone(), present.into_iter().collect());
+        ends
     }
 }
 
@@ -69,39 +67,58 @@ const MAX_RESOURCES: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use leasehold_core::{Note, Share};
 
     use super::*;
 
-    #[test]
-    fn what_is_seen_is_remembered_for_a_bounded_number_of_resources() {
-        let observed = ObservedClaims::default();
-        let entry = Entry {
+    fn at(name: usize) -> Resource {
+        Resource::new(&name.to_string()).unwrap()
+    }
+
+    fn entry(span: u64, beats: u64) -> Entry {
+        Entry {
             id: ClaimId::from_bytes([1; 16]),
             share: Share::MUTEX,
             granted: Some(Fence::new(1, 1, 0)),
-            until: Moment::START.after(Duration::from_secs(1)),
+            until: Moment::from_millis(span),
             since: Moment::START,
-            beats: 0,
+            beats,
             note: Note::default(),
-        };
+        }
+    }
+
+    fn see(observed: &ObservedClaims, name: usize, entry: &Entry, now: u64) -> u64 {
+        let ends = observed.observe(&at(name), std::slice::from_ref(entry), Moment::from_millis(now));
+        ends[0].as_nanos() / 1_000_000
+    }
+
+    #[test]
+    fn least_bound_counts_until_the_next_sign_of_life() {
+        let observed = ObservedClaims::default();
+        assert_eq!(see(&observed, 1, &entry(1_000, 0), 5), 1_005);
+        assert_eq!(see(&observed, 1, &entry(1_000, 0), 400), 1_005);
+        assert_eq!(see(&observed, 1, &entry(700, 0), 500), 1_005, "counted from its own look on");
+        assert_eq!(see(&observed, 1, &entry(300, 0), 600), 900, "another had seen it for longer");
+        assert_eq!(see(&observed, 1, &entry(300, 0), 700), 900);
+        assert_eq!(see(&observed, 1, &entry(1_000, 0), 800), 1_800, "it left and returned");
+        assert_eq!(see(&observed, 1, &entry(1_000, 1), 900), 1_900);
+        assert_eq!(see(&observed, 1, &entry(500, 2), 950), 1_450);
+        let granted = Entry { granted: Some(Fence::new(1, 2, 0)), ..entry(500, 2) };
+        assert_eq!(see(&observed, 1, &granted, 990), 1_490);
+    }
+
+    #[test]
+    fn what_is_seen_is_remembered_for_a_bounded_number_of_resources() {
+        let (observed, dead) = (ObservedClaims::default(), entry(1_000, 0));
         let count = || observed.0.lock().unwrap().len();
-        let see = |name: usize, now| {
-            let at = Resource::new(&name.to_string()).unwrap();
-            observed.observe(&at, std::slice::from_ref(&entry), Moment::from_millis(now))
-        };
         for name in 0..MAX_RESOURCES {
-            assert_eq!(see(name, 5), [Moment::from_millis(5)]);
+            assert_eq!(see(&observed, name, &dead, 5), 1_005);
         }
         assert_eq!(count(), MAX_RESOURCES);
-        assert_eq!(see(0, 7), [Moment::from_millis(5)], "it is known");
-        assert_eq!(see(MAX_RESOURCES, 7), [Moment::from_millis(7)], "one more is new");
+        assert_eq!(see(&observed, 0, &dead, 7), 1_005, "it is known");
+        assert_eq!(see(&observed, MAX_RESOURCES, &dead, 7), 1_007, "one more is new");
         assert!(count() <= MAX_RESOURCES);
-        assert_eq!(see(MAX_RESOURCES, 8), [Moment::from_millis(7)]);
-        let last = Resource::new(&MAX_RESOURCES.to_string()).unwrap();
-        assert_eq!(observed.observe(&last, &[], Moment::from_millis(9)), []);
+        assert_eq!(observed.observe(&at(MAX_RESOURCES), &[], Moment::from_millis(9)), []);
         assert_eq!(count(), 0, "a resource without claims is forgotten");
     }
 }

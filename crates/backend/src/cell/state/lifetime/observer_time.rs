@@ -1,10 +1,13 @@
 //! Each observer's clock ends claims: a text has spans, and the count of signs of life.
 //!
-//! Ground rules: *a claim lives iff it was seen in another state within its span, as this observer measures
-//! it.* A state is made of what was granted, the count of signs of life, and the span. A client that gives a
-//! sign of life counts it, no matter what it knew of the claim before: so each renewal, each repeated grant
-//! and each adoption begins the span anew for all observers, also where the writer sees the claim for the
-//! first time. Dates are for display only.
+//! Ground rules: *a claim is dead once a span that was read with it is over, as this observer measures it, and no sign
+//! of life was seen since.* A client that gives a sign of life counts it, no matter what it knew of the claim
+//! before: so each renewal, each repeated grant and each adoption begins the span anew for all observers,
+//! also where the writer sees the claim for the first time. Dates are for display only.
+//!
+//! Each text has for each claim what is left of its span for the writer, also for one that was silent. A text is read
+//! after it was written, so the span that is left covers the claim for each reader, too. What several clients
+//! have seen of a dead claim, one after the other, adds up: it is passed over though none of them stays for long.
 
 use std::time::Duration;
 
@@ -35,23 +38,17 @@ impl Lifetime for ObserverTime {
         observed: &ObservedClaims,
         now: Moment,
     ) -> Moment {
-        let first_seen = observed.observe(at, entries, now);
-        for (entry, first) in entries.iter_mut().zip(first_seen) {
-            entry.until = first.after(span_of(entry.until));
+        let ends = observed.observe(at, entries, now);
+        for (entry, end) in entries.iter_mut().zip(ends) {
+            entry.until = end;
         }
         now
     }
 
-    fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry {
-        match old {
-            // It was silent, and it was not called: its state stays what others may have seen before.
-            Some((judged, raw)) if judged == entry => raw.clone(),
-            _ => {
-                let began = old.is_some_and(|(judged, _)| judged.since == entry.since);
-                let since = if began { entry.since } else { Moment::START.after(unix_now()) };
-                Entry { until: state_of(now.until(entry.until)), since, ..entry.clone() }
-            }
-        }
+    fn written(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry {
+        let began = old.is_some_and(|old| old.since == entry.since);
+        let since = if began { entry.since } else { Moment::START.after(unix_now()) };
+        Entry { until: state_of(now.until(entry.until)), since, ..entry.clone() }
     }
 
     fn keep(&self, ends: Moment, now: Moment) -> Duration {
@@ -70,8 +67,4 @@ impl Lifetime for ObserverTime {
 /// Writes a span as a moment of a text.
 fn state_of(span: Duration) -> Moment {
     Moment::START.after(span)
-}
-
-fn span_of(written: Moment) -> Duration {
-    Duration::from_nanos(written.as_nanos())
 }

@@ -26,7 +26,7 @@ impl Lifetime for StoreTime {
         ORIGIN.after(cell.age.unwrap_or_default())
     }
 
-    fn written(&self, entry: &Entry, _: Option<(&Entry, &Entry)>, _: Moment) -> Entry {
+    fn written(&self, entry: &Entry, _: Option<&Entry>, _: Moment) -> Entry {
         entry.clone()
     }
 
