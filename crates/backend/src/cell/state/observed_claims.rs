@@ -2,7 +2,8 @@
 //!
 //! Ground rules: counted on the local clock only. Each look at a claim is a bound for its end: the span that the text
 //! names, from the look on. The least bound counts, for as long as the claim gives no sign of life. Forgetting
-//! costs one more span of waiting behind a dead claim, and nothing else, so the memory may be bounded.
+//! costs one more span of waiting behind a dead claim, and nothing else, so the memory may be bounded. It would cost
+//! a span again and again if all were forgotten at once, so what was looked at least recently is forgotten first.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,14 @@ use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
 
 /// The memory of one client.
 #[derive(Debug, Default)]
-pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, Observations>>);
+pub(crate) struct ObservedClaims(Mutex<Generations>);
+
+/// The claims of the resources, in two generations: what is looked at moves to the recent one.
+#[derive(Debug, Default)]
+struct Generations {
+    recent: HashMap<Resource, Observations>,
+    older: HashMap<Resource, Observations>,
+}
 
 type Observations = HashMap<ClaimId, Observation>;
 
@@ -54,16 +62,26 @@ impl ObservedClaims {
         let present: Vec<(ClaimId, Observation)> =
             entries.iter().map(|entry| (entry.id, Observation::of(entry, known(&entry.id), now))).collect();
         let ends = present.iter().map(|(_, observation)| observation.end).collect();
-        if seen.len() >= MAX_RESOURCES {
-            seen.clear();
-        }
-        seen.insert(resource.clone(), present.into_iter().collect());
+        seen.insert(resource, present.into_iter().collect());
         ends
     }
 }
 
-/// Resources whose claims are remembered.
-const MAX_RESOURCES: usize = 100_000;
+impl Generations {
+    fn remove(&mut self, resource: &Resource) -> Option<Observations> {
+        self.recent.remove(resource).or_else(|| self.older.remove(resource))
+    }
+
+    fn insert(&mut self, resource: &Resource, present: Observations) {
+        if self.recent.len() >= MAX_RESOURCES {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(resource.clone(), present);
+    }
+}
+
+/// Resources whose claims are remembered in each generation.
+const MAX_RESOURCES: usize = 50_000;
 
 #[cfg(test)]
 mod tests {
@@ -108,17 +126,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_is_remembered_for_a_bounded_number_of_resources() {
+    fn what_is_looked_at_is_remembered_though_the_memory_is_bounded() {
         let (observed, dead) = (ObservedClaims::default(), entry(1_000, 0));
-        let count = || observed.0.lock().unwrap().len();
-        for name in 0..MAX_RESOURCES {
-            assert_eq!(see(&observed, name, &dead, 5), 1_005);
+        let count = || {
+            let seen = observed.0.lock().unwrap();
+            seen.recent.len() + seen.older.len()
+        };
+        assert_eq!(see(&observed, 0, &dead, 5), 1_005);
+        for name in 1..=4 * MAX_RESOURCES {
+            see(&observed, name, &dead, 6);
+            if name % 10_000 == 0 {
+                assert_eq!(see(&observed, 0, &dead, 7), 1_005, "forgotten after {name} others");
+            }
         }
-        assert_eq!(count(), MAX_RESOURCES);
-        assert_eq!(see(&observed, 0, &dead, 7), 1_005, "it is known");
-        assert_eq!(see(&observed, MAX_RESOURCES, &dead, 7), 1_007, "one more is new");
-        assert!(count() <= MAX_RESOURCES);
-        assert_eq!(observed.observe(&at(MAX_RESOURCES), &[], Moment::from_millis(9)), []);
-        assert_eq!(count(), 0, "a resource without claims is forgotten");
+        assert!(count() <= 2 * MAX_RESOURCES);
+        assert_eq!(see(&observed, 1, &dead, 8), 1_008, "not looked at for long");
+        assert_eq!(see(&observed, 4 * MAX_RESOURCES, &dead, 8), 1_006);
+        let before = count();
+        assert_eq!(observed.observe(&at(0), &[], Moment::from_millis(9)), []);
+        assert_eq!(count(), before - 1, "a resource without claims is forgotten");
     }
 }
