@@ -1,5 +1,6 @@
 //! Facts about the servers that a person should know before trusting locks to them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,15 +12,22 @@ use crate::protocol::facts::Facts;
 
 /// Returns the findings of all servers, and of their combination.
 pub(crate) async fn all(servers: &Servers, ttl: Duration) -> Vec<Finding> {
-    let looks =
-        join_all(servers.nodes.iter().map(|node| async move { (node, node.dialer.look().await) })).await;
+    let looks = servers.nodes.iter().map(async |node| {
+        let facts = node.dialer.look().await;
+        let answers = if facts.is_ok() { node.dialer.look_at_all().await } else { Vec::new() };
+        (node, facts, answers)
+    });
+    let looks = join_all(looks).await;
     let mut findings = vec![durability()];
     if servers.nodes.len() > 1 {
         findings.push(server_set(servers));
     }
-    for (node, facts) in looks {
+    for (node, facts, answers) in looks {
         match facts {
-            Ok(facts) => findings.extend(one(node, &facts, ttl)),
+            Ok(facts) => {
+                findings.extend(one(node, &facts, ttl));
+                findings.extend(several_behind(&node.dialer.address(), &answers));
+            }
             Err(failure) => findings.push(
                 Finding::new("server", Severity::Broken, failure.to_string())
                     .meaning("its resources cannot be locked until it is back; those of other servers can")
@@ -57,6 +65,17 @@ fn server_set(servers: &Servers) -> Finding {
         .meaning("each resource lives on one of them; clients that name other servers, or the same by other names, do \
                   not exclude each other")
         .advice("compare the set with the other clients' before you rely on it")
+}
+
+/// Returns the finding of a name that leads to several servers: those that were started at different times.
+fn several_behind(at: &str, answers: &[Facts]) -> Option<Finding> {
+    let started: HashSet<u64> = answers.iter().map(|facts| facts.started).collect();
+    let found = || format!("{at} leads to {} servers", started.len());
+    (started.len() > 1).then(|| {
+        Finding::new("name", Severity::Broken, found())
+            .meaning("clients that reach different ones hold the same lock, and both renew it")
+            .advice("name each server by an address of its own, in the URL of every client")
+    })
 }
 
 fn version(at: &str, facts: &Facts) -> Finding {
@@ -152,3 +171,27 @@ fn login(at: &str, facts: &Facts) -> Finding {
 /// The time in which an earlier holder may still believe that it has a lock.
 const RECENT: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_testkit::MemcachedServer;
+
+    use super::*;
+    use crate::config::MemcachedConfig;
+
+    #[tokio::test]
+    async fn name_that_leads_to_several_servers_is_found() {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        // More than one address of this name may lead to the same server.
+        let url = format!("memcached://localhost:{}", server.addr().port());
+        let servers = Servers::new(Arc::new(MemcachedConfig::parse(&url).unwrap()));
+        let answers = servers.nodes[0].dialer.look_at_all().await;
+        let facts = answers[0].clone();
+        assert_eq!(several_behind("mc:11211", &answers), None);
+        let other = Facts { started: facts.started + 7, ..facts.clone() };
+        let found = several_behind("mc:11211", &[facts.clone(), other, facts]).map(|finding| finding.found);
+        assert_eq!(found.as_deref(), Some("mc:11211 leads to 2 servers"));
+    }
+}

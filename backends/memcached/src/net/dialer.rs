@@ -3,16 +3,19 @@
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file has
 //! the effect `None`.
 
+use std::collections::HashSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_backend::connecting::{cannot_connect, cannot_secure};
 use leasehold_backend::connection::Duplex;
 use leasehold_backend::url::{Host, client_settings, invalid, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 use tokio_rustls::TlsConnector;
 
 use crate::config::MemcachedConfig;
@@ -42,7 +45,7 @@ impl Dialer {
     /// Returns a connection for commands, to a server that is fit for use.
     pub(crate) async fn link(&self) -> Result<Link, Failure> {
         self.bounded(async {
-            let mut stream = self.open().await?;
+            let mut stream = self.open(self.name()).await?;
             loop {
                 let facts = self.facts(&mut *stream).await?;
                 self.check(&facts)?;
@@ -63,8 +66,21 @@ impl Dialer {
 
     /// Reads the facts that the server reports of itself, fit for use or not.
     pub(crate) async fn look(&self) -> Result<Facts, Failure> {
+        self.look_at(self.name()).await
+    }
+
+    /// Reads the facts that each address of the name reports, as far as they answer.
+    pub(crate) async fn look_at_all(&self) -> Vec<Facts> {
+        let resolved = tokio::time::timeout(self.config.timeout, lookup_host(self.name())).await;
+        let Ok(Ok(addresses)) = resolved else { return Vec::new() };
+        let addresses: HashSet<SocketAddr> = addresses.collect();
+        let looks = join_all(addresses.into_iter().map(|address| self.look_at(address))).await;
+        looks.into_iter().flatten().collect()
+    }
+
+    async fn look_at(&self, address: impl ToSocketAddrs) -> Result<Facts, Failure> {
         self.bounded(async {
-            let mut stream = self.open().await?;
+            let mut stream = self.open(address).await?;
             self.facts(&mut *stream).await
         })
         .await
@@ -72,7 +88,7 @@ impl Dialer {
 
     /// Returns a stream that is logged in, for what does not fit the pattern of request and answer.
     pub(crate) async fn stream(&self) -> Result<Box<dyn Duplex>, Failure> {
-        self.bounded(self.open()).await
+        self.bounded(self.open(self.name())).await
     }
 
     async fn bounded<T>(&self, dialing: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -89,10 +105,14 @@ impl Dialer {
         }
     }
 
-    async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
+    fn name(&self) -> (&str, u16) {
+        (&self.host.name, self.host.port)
+    }
+
+    async fn open(&self, address: impl ToSocketAddrs) -> Result<Box<dyn Duplex>, Failure> {
         let login = self.login()?;
         let failed = |error| cannot_connect(error, &self.address());
-        let stream = TcpStream::connect((self.host.name.as_str(), self.host.port)).await.map_err(failed)?;
+        let stream = TcpStream::connect(address).await.map_err(failed)?;
         // Requests are small and waited for: holding them back to fill a packet only adds delay.
         stream.set_nodelay(true).map_err(failed)?;
         let mut stream: Box<dyn Duplex> = match &self.config.tls {
