@@ -20,6 +20,7 @@ pub(super) fn grid(results: &Results) -> String {
         "\n## The grid on newer servers\n\n\
          ```console\n$ cargo xtask campaign run --newest\n```\n\n\
          The expectations are those of the grid above; files and SQLite have no server.\n\
+         With `LEASEHOLD_MARIADB_SERVER=mysql-9.7` the columns of MariaDB are run on MySQL, and both are summed up here.\n\
          Some cells are tests, such as those of F22 and F27: `cargo xtask matrix` runs them on these servers, and they may be \
          empty here.\n\n{}",
         numbers(&summaries, results)

@@ -196,7 +196,8 @@ impl World {
             }
             Servers::MariaDb { primary, .. } => {
                 let version = primary.sql("SELECT VERSION()").await?;
-                format!("MariaDB {}", version.split('-').next().unwrap_or_default().trim())
+                let title = if version.contains("MariaDB") { "MariaDB" } else { "MySQL" };
+                format!("{title} {}", version.split('-').next().unwrap_or_default().trim())
             }
         })
     }
