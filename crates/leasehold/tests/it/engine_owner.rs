@@ -209,6 +209,26 @@ async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
     settles(&locks, "prices").await;
 }
 
+/// Otherwise the hold would not end by itself, and the task that waits for that would wait for the one that tries.
+#[tokio::test(start_paused = true)]
+async fn try_beside_a_wait_for_a_minimum_hold_does_not_join_it() {
+    const MINIMUM: std::time::Duration = ms(150);
+    let (locks, _wire) = Store::in_virtual_time().client();
+    let owner = Owner::new();
+    let lock = || locks.rwlock("prices").owner(&owner);
+    let began = tokio::time::Instant::now();
+    drop(lock().min_hold(MINIMUM).read().await.unwrap());
+    let tries = async {
+        tokio::time::sleep(ms(10)).await;
+        lock().try_read().await.unwrap()
+    };
+    let (writer, tried) = tokio::join!(async { lock().write().await }, tries);
+    assert!(tried.is_none(), "the task that waits has its turn first");
+    assert!((MINIMUM..MINIMUM * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
+    writer.unwrap().release().await.unwrap();
+    settles(&locks, "prices").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn lock_kept_for_its_minimum_hold_is_not_a_deadlock() {
     let (locks, _wire) = Store::in_virtual_time().client();

@@ -31,6 +31,11 @@ impl HoldHandle {
         if let Some(users) = &hold.users {
             users.enter();
         }
+        HoldHandle::entered(hold)
+    }
+
+    /// Creates the handle of a hold that counts it already.
+    pub(super) fn entered(hold: Arc<Hold>) -> HoldHandle {
         HoldHandle { hold: Some(hold), is_used: true, end: OnceLock::new() }
     }
 

@@ -167,10 +167,20 @@ impl Owned {
 
     /// Returns a handle of the hold, if it covers what is wanted. `None` if the hold has ended or is lost.
     fn join(&self, want: &Want) -> Result<Option<HoldHandle>> {
+        // It may have ended since the look.
+        self.join_by(want, || self.hold.upgrade().map(HoldHandle::new))
+    }
+
+    /// Does what [`Owned::join`] does without the lock of the slot. The task that has it may wait for the end of a hold
+    /// that is only kept, so one without users is not joined.
+    fn join_if_used(&self, want: &Want) -> Result<Option<HoldHandle>> {
+        self.join_by(want, || self.users.enter_beside_others(&self.hold).map(HoldHandle::entered))
+    }
+
+    fn join_by(&self, want: &Want, enter: impl Fn() -> Option<HoldHandle>) -> Result<Option<HoldHandle>> {
         let Some(lease) = self.lease() else { return Ok(None) };
         if lease.claim.share.covers(want.share) {
-            // It may have ended since the look.
-            return Ok(self.hold.upgrade().map(HoldHandle::new));
+            return Ok(enter());
         }
         if self.is_used() || mutant!("an owner waits for what it let go of") {
             return Err(would_wait_for_itself(lease.claim.share, want));
@@ -195,7 +205,8 @@ impl Owners {
                 Ok(held) => held,
                 // Another task of this owner waits for it, or joins a hold.
                 Err(_) => {
-                    return self.held_on(owner, &want.resource).map_or(Ok(None), |held| held.join(&want));
+                    let held = self.held_on(owner, &want.resource);
+                    return held.map_or(Ok(None), |held| held.join_if_used(&want));
                 }
             }
         } else {

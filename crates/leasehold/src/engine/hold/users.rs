@@ -4,7 +4,7 @@
 //! reference, and its release ends the claim. What is kept belongs to no handle, and the next handle takes it over.
 //! No clock and no other foreign code is called under the lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::Moment;
 
@@ -49,6 +49,20 @@ impl Users {
         let kept = state.kept.take_if(|_| !mutant!("what is kept is not taken over"));
         drop(state);
         drop(kept);
+    }
+
+    /// Adds a handle if others use the hold, and returns its reference. What is only kept ends by itself, and a task of
+    /// the owner may wait for that.
+    pub(super) fn enter_beside_others(&self, hold: &Weak<Hold>) -> Option<Arc<Hold>> {
+        let mut state = self.state();
+        if state.in_use == 0 {
+            return None;
+        }
+        // It is not the last reference when it ends, since it counts as a handle from here on.
+        let hold = hold.upgrade()?;
+        state.handles += 1;
+        state.in_use += 1;
+        Some(hold)
     }
 
     /// Records that a handle does not use the hold any more.
