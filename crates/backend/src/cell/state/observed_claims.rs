@@ -81,7 +81,7 @@ impl Generations {
 }
 
 /// Resources whose claims are remembered in each generation.
-const MAX_RESOURCES: usize = 50_000;
+const MAX_RESOURCES: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
