@@ -67,7 +67,8 @@ fn server_set(servers: &Servers) -> Finding {
         .advice("compare the set with the other clients' before you rely on it")
 }
 
-/// Returns the finding of a name that leads to several servers: those that were started at different times.
+/// Returns the finding of a name that leads to several servers: those that were started at different times. A load
+/// balancer has one address, so what is behind it is not seen.
 fn several_behind(at: &str, answers: &[Facts]) -> Option<Finding> {
     let started: HashSet<u64> = answers.iter().map(|facts| facts.started).collect();
     let found = || format!("{at} leads to {} servers", started.len());

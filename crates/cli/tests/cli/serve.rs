@@ -234,7 +234,7 @@ fn terminated_server_releases_nothing() {
     }
 }
 
-/// However few files a server may have open, connections without the token leave a place for one with it.
+/// With as few files as the page of the server asks for, connections without the token leave a place for one with it.
 #[test]
 fn watches_of_strangers_leave_descriptors_for_a_holder() {
     // The first limit can be raised by the server itself, the second one cannot.

@@ -141,12 +141,13 @@ impl Server {
         let (closing, watched) = watch::channel(false);
         let places = Arc::new(Semaphore::new(self.state.config.limits.connections));
         let strangers = Arc::new(Strangers::default());
+        // For all sockets together, as the files are.
+        let refusals = Arc::new(Semaphore::new(REFUSALS.min(most_files() / 8)));
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
             let tls = self.tls.as_ref().filter(|_| socket.is_tcp()).map(Tls::acceptor);
-            let refusals = Arc::new(Semaphore::new(REFUSALS.min(most_files() / 8)));
             let serving = Serving {
-                refusals,
+                refusals: refusals.clone(),
                 strangers: strangers.clone(),
                 routes: self.routes.clone(),
                 tls,
