@@ -142,6 +142,9 @@ async fn run_cells(arguments: RunArguments) -> Outcome<bool> {
     let mut stores = if arguments.store.is_empty() { Store::ALL.to_vec() } else { arguments.store };
     if arguments.newest {
         stores.retain(|store| !store.is_embedded());
+        if stores.is_empty() {
+            return Err("no store of these has a server: leave --newest out".into());
+        }
     }
     let faults = if arguments.fault.is_empty() { Fault::all().collect() } else { arguments.fault };
     let mut run = Run::of(arguments.seed, Duration::from_secs(arguments.seconds));

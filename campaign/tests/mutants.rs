@@ -237,7 +237,11 @@ fn is_shown(defect: Defect, seen: &Seen, texts: &[String]) -> bool {
         Defect::IgnoresLoss | Defect::ReleasesOthers => seen.unexplained.is_some_and(|count| count > 0),
         Defect::FencesFall | Defect::FencesRepeat => seen.fences > 0,
         Defect::DropsWakeUps => says("nothing woke them before"),
-        Defect::ForgetsReleases => says("locks that were released while somebody waited were not granted"),
+        // Also the release of what was granted to an acquisition that was dropped.
+        Defect::ForgetsReleases => {
+            says("locks that were released while somebody waited were not granted")
+                || says("after an acquisition of them was dropped")
+        }
         Defect::StaysInQueue => says("after an acquisition of them was dropped"),
         Defect::MakesUpLosses | Defect::MakesUpGoneReleases => says("was reported as lost to the store"),
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::{Duration, Instant};
 
+use leasehold::ErrorKind;
 use leasehold_history::{History, Verdict};
 use leasehold_torture::{Dense, Edge, Plan, Rig, RigError};
 
@@ -46,11 +47,31 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
+/// Starts the workers. A server that has just started on a busy machine may take longer than a cell lets it, and nothing
+/// is recorded before the store was opened: so that is tried again for a while.
+async fn started(plan: &Plan) -> Result<Rig, RigError> {
+    let end = Instant::now() + OPENED_WITHIN;
+    loop {
+        match Rig::start(plan.clone()).await {
+            Err(RigError::Store(error))
+                if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown)
+                    && Instant::now() < end =>
+            {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// The time after which a store that cannot be opened fails its cell.
+const OPENED_WITHIN: Duration = Duration::from_secs(30);
+
 async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let mut fault = injection(cell.fault).ok_or("this fault has no way to happen")?;
     let mut world = World::start(cell.store, fault.needs(cell.store)).await?;
     let version = world.version().await;
-    let mut rig = match Rig::start(plan(cell, run, seed, &world, &*fault)).await {
+    let mut rig = match started(&plan(cell, run, seed, &world, &*fault)).await {
         Ok(rig) => rig,
         Err(error) if is_refusal(cell.expected(), &error) => {
             let mut findings =
