@@ -212,8 +212,12 @@ async fn cell(defect: Defect, store: Store, fault: u8) -> Option<(Record, Vec<St
 
 /// Runs a cell with such workers. Returns nothing where its server is not installed.
 async fn record(defect: Defect, store: Store, fault: u8, folder: Option<&Path>) -> Option<Record> {
-    // A round of F5 takes longer than others: a server ends and comes back.
-    let seconds = if fault == 5 { 12 } else { 6 };
+    // A round of F5 takes longer than others: a server ends and comes back. In F20 each of many acquisitions counts.
+    let seconds = match fault {
+        5 => 12,
+        20 => 10,
+        _ => 6,
+    };
     let mut run = Run::of(1, Duration::from_secs(seconds));
     run.program = Some(worker_with(defect));
     run.allowance = allowance(defect);
@@ -252,12 +256,15 @@ fn is_shown(defect: Defect, seen: &Seen, texts: &[String]) -> bool {
 async fn is_found_in(store: Store, fault: u8, defects: &[Defect]) {
     let Some((honest, _)) = cell(Defect::None, store, fault).await else { return };
     assert!(honest.expected, "{honest:#?}");
-    // A history is mostly waiting, so they are recorded at one time.
-    let broken: Vec<_> = defects.iter().map(|defect| tokio::spawn(cell(*defect, store, fault))).collect();
-    for (defect, broken) in defects.iter().zip(broken) {
-        let Some((broken, texts)) = broken.await.unwrap() else { return };
-        let is_found = !broken.expected && is_shown(*defect, &broken.seen, &texts);
-        assert!(is_found, "{defect} is not found in {store} F{fault}: {broken:#?} {texts:#?}");
+    // A history is mostly waiting, so two are recorded at one time. With more, acquisitions that are dropped after some
+    // milliseconds have not reached the store by then, and leave nothing.
+    for defects in defects.chunks(2) {
+        let broken: Vec<_> = defects.iter().map(|defect| tokio::spawn(cell(*defect, store, fault))).collect();
+        for (defect, broken) in defects.iter().zip(broken) {
+            let Some((broken, texts)) = broken.await.unwrap() else { return };
+            let is_found = !broken.expected && is_shown(*defect, &broken.seen, &texts);
+            assert!(is_found, "{defect} is not found in {store} F{fault}: {broken:#?} {texts:#?}");
+        }
     }
 }
 
@@ -275,8 +282,9 @@ async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
         Defect::ForgetsReleases,
         Defect::DropsWakeUps,
         Defect::MakesUpGoneReleases,
-        Defect::StaysInQueue,
     ];
+    // Not `StaysInQueue`: F20 drops acquisitions within 20 ms, before most of them are in the queue, so that too few grants
+    // are late to be sure of it. `place_of_an_acquisition_that_was_dropped_is_found` drops them later.
     is_found_in(Store::Sqlite, 20, &defects).await;
 }
 
