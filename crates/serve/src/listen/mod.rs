@@ -188,8 +188,8 @@ fn most_files() -> usize {
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// The connections of one socket that are answered at a time that there are too many. There are fewer if this process
-/// can have few files open.
+/// The connections that are answered at a time that there are too many. There are fewer if this process can have few
+/// files open.
 const REFUSALS: usize = 64;
 /// The time that connections have for their last answers at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
