@@ -54,7 +54,8 @@ struct RunArguments {
     /// Run one history of each cell, of three seconds
     #[arg(long, conflicts_with_all = ["seconds", "histories"])]
     quick: bool,
-    /// Run the stores with servers only, and add to the results of the newest ones, which `cargo xtask campaign` fetches
+    /// Run the stores with servers only, and add to the results of the newest servers, which
+    /// `cargo xtask campaign` fetches
     #[arg(long)]
     newest: bool,
     /// The file that results are added to

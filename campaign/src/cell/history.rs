@@ -47,8 +47,8 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
-/// Starts the workers. A server that has just started on a busy machine may take longer than a cell lets it, and nothing
-/// is recorded before the store was opened: so that is tried again for a while.
+/// Starts the workers. A server that has just started on a busy machine may take longer than a cell lets it, and
+/// nothing is recorded before the store was opened: so that is tried again for a while.
 async fn started(plan: &Plan) -> Result<Rig, RigError> {
     let end = Instant::now() + OPENED_WITHIN;
     loop {

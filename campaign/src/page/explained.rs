@@ -14,7 +14,7 @@ fn is_reset_of_a_session(store: Store, fault: Fault) -> bool {
 }
 
 /// Returns an explanation of an outcome of this cell that was not expected, a sentence a line.
-pub(super) fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'static str> {
+fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'static str> {
     match (store, fault.get(), outcome) {
         (_, _, Found::Timing) if is_reset_of_a_session(store, fault) => Some(
             "Two holders were valid at once, for 1 to 28 ms in the runs that were looked at: the server frees the locks \
@@ -34,6 +34,11 @@ pub(super) fn explained(store: Store, fault: Fault, outcome: Found) -> Option<&'
         ),
         _ => None,
     }
+}
+
+/// Returns the explanation as lines below an item of a list; nothing where there is none.
+pub(super) fn below(store: Store, fault: Fault, outcome: Found) -> String {
+    explained(store, fault, outcome).map_or(String::new(), |why| format!("  {}\n", why.replace('\n', "\n  ")))
 }
 
 #[cfg(test)]

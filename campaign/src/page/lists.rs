@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::cells::Summary;
-use super::explained::explained;
+use super::explained::below;
 use super::thousands;
 use crate::judge::bounds::{ASKED_LATENESS, ASKED_OVERSTAY, ASKED_RECOVERY, LATENESS, OVERSTAY};
 use crate::{Fault, Record, Store, existing, expected};
@@ -36,10 +36,8 @@ pub(super) fn unexpected(summaries: &[Summary]) -> String {
     for summary in bad {
         let note = summary.runs.iter().find(|run| !run.expected).map_or("", |run| run.note.as_str());
         let _ = writeln!(text, "- **{} {}**: `{note}`", summary.store, summary.fault);
-        let why = summary.outcome.and_then(|outcome| explained(summary.store, summary.fault, outcome));
-        if let Some(why) = why {
-            let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
-        }
+        let why = summary.outcome.map(|outcome| below(summary.store, summary.fault, outcome));
+        text.push_str(&why.unwrap_or_default());
     }
     text
 }
@@ -68,9 +66,7 @@ pub(super) fn superseded(summaries: &[Summary]) -> String {
                 run.note,
                 summary.word()
             );
-            if let Some(why) = explained(summary.store, summary.fault, run.outcome) {
-                let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
-            }
+            text.push_str(&below(summary.store, summary.fault, run.outcome));
         }
     }
     text

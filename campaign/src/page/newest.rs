@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::cells::{Summary, summaries};
-use super::explained::explained;
+use super::explained::below;
 use super::{distinct, lists, thousands};
 use crate::{Record, Results, Store};
 
@@ -20,9 +20,10 @@ pub(super) fn grid(results: &Results) -> String {
         "\n## The grid on newer servers\n\n\
          ```console\n$ cargo xtask campaign run --newest\n```\n\n\
          The expectations are those of the grid above; files and SQLite have no server.\n\
-         With `LEASEHOLD_MARIADB_SERVER=mysql-9.7` the columns of MariaDB are run on MySQL, and both are summed up here.\n\
-         Some cells are tests, such as those of F22 and F27: `cargo xtask matrix` runs them on these servers, and they may be \
-         empty here.\n\n{}",
+         With `LEASEHOLD_MARIADB_SERVER=mysql-9.7` the columns of MariaDB are run on MySQL, \
+         and both are summed up here.\n\
+         Some cells are tests, such as those of F22 and F27: `cargo xtask matrix` runs them on these servers, \
+         and they may be empty here.\n\n{}",
         numbers(&summaries, results)
     );
     let servers: Vec<Store> = Store::ALL.into_iter().filter(|store| !store.is_embedded()).collect();
@@ -75,9 +76,7 @@ fn unexpected(summaries: &[Summary]) -> String {
         for run in summary.runs.iter().filter(|run| !run.expected) {
             let _ =
                 writeln!(text, "- **{} {}**, {}: `{}`", summary.store, summary.fault, run.server(), run.note);
-            if let Some(why) = explained(summary.store, summary.fault, run.outcome) {
-                let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
-            }
+            text.push_str(&below(summary.store, summary.fault, run.outcome));
         }
     }
     if text.len() == before {
