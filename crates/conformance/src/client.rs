@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Backend, Claim, Clock, Grant, Hint, Moment, Patience, Proof, Release, Renew, Renewal, Resource, Snapshot,
-    Step,
+    Backend, Claim, Clock, Failure, Grant, Hint, Moment, Patience, Proof, Release, Renew, Renewal, Resource,
+    Snapshot, Step,
 };
 use tokio::task::JoinHandle;
 
 use crate::clock::patience_for;
+use crate::law::STALLED;
 use crate::not_kept::{Checked, NotKept, ensure};
 
 /// One connection.
@@ -80,7 +81,10 @@ impl TestClient {
     pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
         let step = self.backend.contend(claim, patience);
         match patience.is_ended() {
-            true => within(AT_ONCE, "contend", step).await?.map_err(NotKept::from),
+            true => {
+                let asked_at = self.clock.now();
+                within(AT_ONCE, "contend", step).await?.map_err(|failure| self.failed(failure, asked_at))
+            }
             false => step.await.map_err(NotKept::from),
         }
     }
@@ -194,9 +198,10 @@ impl TestClient {
 
     /// Ends a claim.
     pub(crate) async fn end(&self, claim: &Claim) -> Checked<Release> {
+        let asked_at = self.clock.now();
         let mut answers = within(HANG, "release", self.backend.release(&[claim])).await?;
         match (answers.pop(), answers.is_empty()) {
-            (Some(Release::Unknown(failure)), true) => Err(failure.into()),
+            (Some(Release::Unknown(failure)), true) => Err(self.failed(failure, asked_at)),
             (Some(answer), true) => Ok(answer),
             _ => Err(NotKept::broken("release did not answer once for one claim")),
         }
@@ -204,9 +209,10 @@ impl TestClient {
 
     /// Renews one claim.
     pub(crate) async fn renew(&self, claim: &Claim, proof: &Proof) -> Checked<Renewal> {
+        let asked_at = self.clock.now();
         let mut answers = within(HANG, "renew", self.backend.renew(&[Renew { claim, proof }])).await?;
         match (answers.pop(), answers.is_empty()) {
-            (Some(Renewal::Unknown(failure)), true) => Err(failure.into()),
+            (Some(Renewal::Unknown(failure)), true) => Err(self.failed(failure, asked_at)),
             (Some(answer), true) => Ok(answer),
             _ => Err(NotKept::broken("renew did not answer once for one claim")),
         }
@@ -223,7 +229,9 @@ impl TestClient {
     /// Looks at a resource.
     pub(crate) async fn look(&self, resource: &Resource) -> Checked<Snapshot> {
         let patience = Patience::none(self.clock.clone());
-        let snapshot = within(HANG, "inspect", self.backend.inspect(resource, None, &patience)).await??;
+        let asked_at = self.clock.now();
+        let answer = within(HANG, "inspect", self.backend.inspect(resource, None, &patience)).await?;
+        let snapshot = answer.map_err(|failure| self.failed(failure, asked_at))?;
         ensure!(
             snapshot.resource == *resource,
             "inspect of {resource:?} answered for {:?}",
@@ -261,6 +269,20 @@ impl TestClient {
             tokio::time::sleep(POLL_PAUSE).await;
         }
         Ok(())
+    }
+
+    /// Judges a failed call that was sent at `asked_at`.
+    ///
+    /// A server that was silent for this long was late, even if the task that watches this machine lost no time. A
+    /// failure that comes at once has no such excuse.
+    fn failed(&self, failure: Failure, asked_at: Moment) -> NotKept {
+        let silence = self.clock.now().since(asked_at);
+        match NotKept::from(failure) {
+            NotKept::Late(what) if silence >= STALLED => {
+                NotKept::Delayed(format!("{what}; it failed after {silence:?}"))
+            }
+            other => other,
+        }
     }
 
     /// Returns the state of a resource, for messages.

@@ -1,4 +1,4 @@
-//! The suite on right models of which one call comes late, once: no law takes that for a breach.
+//! The suite on right models of which one call comes late or fails late, once: no law takes that for a breach.
 
 #[allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "the model is part of the test")]
 mod model;
@@ -21,6 +21,8 @@ enum Late {
     Wait,
     Look,
     Renewal,
+    /// Not sent at all: its client leaves the server after a while.
+    UnansweredRenewal,
     Release,
     /// Sent by itself, as always, but some time after its caller was answered.
     DirectRelease,
@@ -33,6 +35,7 @@ const CASES: &[Case] = &[
     (Late::Wait, polling, "processes::a_killed_holder_is_succeeded"),
     (Late::Look, strong, "view::end_of_a_lease_wakes_a_watcher"),
     (Late::Release, strong, "renewal::a_renewal_extends_the_lease"),
+    (Late::UnansweredRenewal, strong, "renewal::a_renewal_extends_the_lease"),
     (Late::Renewal, strong, "renewal::a_renewal_never_shortens_the_lease"),
     (Late::Release, strong, "renewal::a_renewal_never_shortens_the_lease"),
     (Late::DirectRelease, strong, "direct::a_direct_release_needs_no_caller_that_waits_for_it"),
@@ -132,6 +135,10 @@ impl Backend for Connection {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        if self.is_late(Late::UnansweredRenewal) {
+            tokio::time::sleep(SOME_TIME).await;
+            return batch.iter().map(|_| Renewal::Unknown(Failure::unanswered("a silent server"))).collect();
+        }
         self.before(Late::Renewal).await;
         self.inner.renew(batch).await
     }
