@@ -21,7 +21,7 @@ use crate::{
 /// each backend check the fifth:
 /// 1. **Safety**: the weights of live granted claims never exceed the capacity.
 /// 2. **Idempotence**: any call may be repeated with the same claim after any failure. The exception is a failure of
-///    [`contend`](Backend::contend) with an [unanswered release](Failure::release_unanswered).
+///    [`contend`](Backend::contend) with an [unanswered release](Failure::with_release_unanswered).
 /// 3. **Renewal**: `renew` never resurrects and never shortens; once gone, only a new claim can hold.
 /// 4. **No residue**: after `Busy` with ended patience, and after `release`, nothing of the claim remains.
 /// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
@@ -90,8 +90,8 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// # Errors
     /// A [`Failure`] whose effect is `Unknown` may have left a place, or even a grant: the engine then
     /// contends for the same claim again, or releases it. A backend that sends a release of the claim during this call
-    /// and gets no answer marks the failure with [`Failure::release_unanswered`], unless a late release cannot end a
-    /// later grant of the same claim: the engine then contends for another claim.
+    /// and gets no answer marks the failure with [`Failure::with_release_unanswered`], unless a late release cannot end
+    /// a later grant of the same claim: the engine then contends for another claim.
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure>;
 
     /// Returns the part of the store that answers for this claim: a server of several, a shard, a session.

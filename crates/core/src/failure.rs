@@ -70,19 +70,44 @@ impl Failure {
         self
     }
 
+    /// Returns the same failure with another effect, for a caller that knows more than the request that failed.
+    #[must_use]
+    pub fn with_effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    /// Returns the failure as that of a request without an answer: `Unavailable`, and of unknown effect.
+    #[must_use]
+    pub fn into_unanswered(mut self) -> Self {
+        self.kind = FailureKind::Unavailable;
+        self.effect = Effect::Unknown;
+        self
+    }
+
     /// Marks the failure of a [`contend`](crate::Backend::contend) whose backend has sent a release of the claim and
     /// got no answer to it. The effect is unknown then.
     ///
     /// The release may still arrive, and would end a later grant of the same claim. So the engine releases the
     /// claim, and contends for another one.
     #[must_use]
-    pub fn release_unanswered(mut self) -> Self {
+    pub fn with_release_unanswered(mut self) -> Self {
         self.effect = Effect::Unknown;
         self.release_unanswered = true;
         self
     }
 
-    /// Returns `true` if a [release of the claim](Failure::release_unanswered) may still arrive.
+    /// Returns the failure of a [`contend`](crate::Backend::contend) that gave its claim up, from the failure of that
+    /// release: marked as [unanswered](Failure::with_release_unanswered) unless the release had no effect.
+    #[must_use]
+    pub fn of_release(self) -> Self {
+        match self.effect {
+            Effect::None => self,
+            Effect::Unknown => self.with_release_unanswered(),
+        }
+    }
+
+    /// Returns `true` if a [release of the claim](Failure::with_release_unanswered) may still arrive.
     pub fn is_release_unanswered(&self) -> bool {
         self.release_unanswered
     }
@@ -141,8 +166,28 @@ mod tests {
     fn unanswered_release_is_of_unknown_effect() {
         let failure = Failure::unavailable("too few replicas");
         assert!(!failure.is_release_unanswered());
-        let failure = failure.release_unanswered();
+        let failure = failure.with_release_unanswered();
         assert_eq!((failure.is_release_unanswered(), failure.effect), (true, Effect::Unknown));
+    }
+
+    #[test]
+    fn release_without_effect_does_not_count_as_unanswered() {
+        assert!(!Failure::unavailable("no route").of_release().is_release_unanswered());
+        assert!(Failure::unanswered("no reply").of_release().is_release_unanswered());
+    }
+
+    #[test]
+    fn another_effect_leaves_text_and_cause_as_they_are() {
+        let refused = Failure::new(FailureKind::Denied, Effect::None, "a node belongs to another user")
+            .because(std::io::Error::other("no rights"));
+        let uncertain = refused.clone().with_effect(Effect::Unknown);
+        assert_eq!((uncertain.kind, uncertain.effect), (FailureKind::Denied, Effect::Unknown));
+        assert_eq!(uncertain.detail(), refused.detail());
+        let again = uncertain.into_unanswered();
+        assert_eq!((again.kind, again.effect), (FailureKind::Unavailable, Effect::Unknown));
+        let text = again.to_string();
+        assert_eq!(text.matches("may have taken effect").count(), 1, "{text}");
+        assert_eq!(again.cause().map(ToString::to_string), Some("no rights".to_owned()));
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Wire {
             sleep(delay).await;
             store.memory.release(&[&claim]).await;
         });
-        failure.release_unanswered()
+        failure.with_release_unanswered()
     }
 
     /// Brings one call to the store, and its answer back.

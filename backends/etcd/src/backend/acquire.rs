@@ -62,12 +62,10 @@ pub(crate) async fn contend(shared: &Shared, claim: &Claim, patience: &Patience)
         // Nothing was sent for it.
         return Ok(busy(0));
     }
-    step.map_err(|mut failure| {
+    step.map_err(|failure| match shared.lease_table().is_clear(claim.id) {
+        true => failure,
         // The place of a former try is kept for a while, for the next one.
-        if !shared.lease_table().is_clear(claim.id) {
-            failure.effect = Effect::Unknown;
-        }
-        failure
+        false => failure.with_effect(Effect::Unknown),
     })
 }
 
@@ -85,7 +83,9 @@ async fn end_leftover(shared: &Shared, claim: &Claim) -> Result<(), Failure> {
 async fn end(shared: &Shared, claim: &Claim, erase: Erase) -> Result<(), Failure> {
     let ended = crate::backend::release::end(shared, &[claim.id], &[erase]).await;
     // With slots the claim is put under another key after a delete without an answer.
-    ended.map_err(|failure| if shared.layout.has_slots() { failure } else { failure.release_unanswered() })
+    ended.map_err(
+        |failure| if shared.layout.has_slots() { failure } else { failure.with_release_unanswered() },
+    )
 }
 
 struct Call<'a> {
@@ -174,11 +174,7 @@ impl Call<'_> {
         if seen.is_final || is_held {
             return self.granted(entry, seen.asked_at).map(Some);
         }
-        let moved = hold(shared, self.scope, self.claim, entry).await.map_err(|refusal| {
-            let mut failure = refusal.into_failure();
-            failure.effect = Effect::Unknown;
-            failure
-        })?;
+        let moved = hold(shared, self.scope, self.claim, entry).await.map_err(Refusal::into_uncertain)?;
         moved.map(|(lease, asked_at)| self.granted(&Entry { lease, ..entry.clone() }, asked_at)).transpose()
     }
 
@@ -416,12 +412,8 @@ impl Call<'_> {
                     let now = self.shared.now();
                     self.shared.lease_table().lease_ended(lease.id, now);
                 }
-                Err(refusal) => {
-                    // The place in the queue is still there.
-                    let mut failure = refusal.into_failure();
-                    failure.effect = Effect::Unknown;
-                    return Err(failure);
-                }
+                // The place in the queue is still there.
+                Err(refusal) => return Err(refusal.into_uncertain()),
             }
         }
         Err(self.unstable())

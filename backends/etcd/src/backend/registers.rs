@@ -252,11 +252,7 @@ async fn settle(shared: &Shared, lease: i64, is_written: bool) -> Result<(), Fai
         return Ok(());
     }
     let kept = shared.cluster.ask(|conn| async move { conn.keep_alive(vec![lease]).await });
-    kept.await.map(drop).map_err(|refusal| {
-        let mut failure = refusal.into_failure();
-        failure.effect = Effect::Unknown;
-        failure
-    })
+    kept.await.map(drop).map_err(Refusal::into_uncertain)
 }
 
 fn whole(key: &[u8]) -> RangeRequest {

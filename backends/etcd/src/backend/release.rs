@@ -1,7 +1,7 @@
 //! Ends claims: keys are deleted, and requests that may still be under way are made void first.
 
 use futures_util::future::join_all;
-use leasehold_core::{Claim, ClaimId, Effect, Failure, Release};
+use leasehold_core::{Claim, ClaimId, Failure, Release};
 
 use crate::client::Shared;
 use crate::net::cluster::Answer;
@@ -62,7 +62,7 @@ pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
 pub(crate) async fn end(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
     settle_all(shared, claims).await?;
     for deleted in delete(shared, claims, keys).await {
-        deleted.map_err(unsettled)?;
+        deleted.map_err(Refusal::into_uncertain)?;
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ pub(crate) async fn end_due(shared: &Shared, claims: &[ClaimId]) -> Result<(), F
     let counted: Vec<_> = due.iter().map(|(.., puts_before)| Some(*puts_before)).collect();
     let keys: Vec<Erase> = due.into_iter().map(|(_, erase, _)| erase).collect();
     for deleted in delete_counted(shared, &ids, &counted, &keys).await {
-        deleted.map_err(unsettled)?;
+        deleted.map_err(Refusal::into_uncertain)?;
     }
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn settle_all(shared: &Shared, claims: &[ClaimId]) -> Result<(), Failure> 
         let table = shared.lease_table();
         claims.iter().filter_map(|claim| table.unsettled_lease(*claim)).collect()
     };
-    settle(shared, doubtful.into_iter()).await.map_err(unsettled)
+    settle(shared, doubtful.into_iter()).await.map_err(Refusal::into_uncertain)
 }
 
 async fn settle(shared: &Shared, doubtful: impl Iterator<Item = i64>) -> Result<(), Refusal> {
@@ -127,11 +127,4 @@ async fn settle(shared: &Shared, doubtful: impl Iterator<Item = i64>) -> Result<
     leases.sort_unstable();
     leases.dedup();
     shared.move_marks(leases).await
-}
-
-/// Returns the failure for an end that did not happen: the claim still exists.
-fn unsettled(refusal: Refusal) -> Failure {
-    let mut failure = refusal.into_failure();
-    failure.effect = Effect::Unknown;
-    failure
 }

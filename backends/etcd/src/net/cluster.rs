@@ -315,10 +315,7 @@ impl Cluster {
         let answer =
             member.connection(None).authenticate(request).await.map_err(|status| match judge(&status) {
                 // Nothing else was sent yet, and a login changes nothing.
-                Advice::TryElsewhere(mut failure) => {
-                    failure.effect = Effect::None;
-                    Advice::TryElsewhere(failure)
-                }
+                Advice::TryElsewhere(failure) => Advice::TryElsewhere(failure.with_effect(Effect::None)),
                 Advice::LogInAgain(failure) => failed(failure),
                 advice => advice,
             })?;
@@ -331,10 +328,7 @@ impl Cluster {
 /// what the last try says.
 fn given_up(refusal: Refusal, doubt: bool) -> Refusal {
     match refusal {
-        Refusal::Failed(mut failure) if doubt => {
-            failure.effect = Effect::Unknown;
-            Refusal::Failed(failure)
-        }
+        Refusal::Failed(failure) if doubt => Refusal::Failed(failure.with_effect(Effect::Unknown)),
         // The earlier try may still be under way.
         Refusal::NoSpace(failure) if doubt => Refusal::Failed(failure),
         refusal => refusal,

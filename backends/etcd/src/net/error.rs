@@ -47,11 +47,15 @@ impl Refusal {
         matches!(self, Refusal::Failed(failure) if failure.kind == FailureKind::Foreign)
     }
 
+    /// Returns the failure with an unknown effect, for a request that followed one that has, or may have, changed
+    /// something.
+    pub(crate) fn into_uncertain(self) -> Failure {
+        self.into_failure().with_effect(Effect::Unknown)
+    }
+
     /// Returns the failure of a request that changes nothing, whatever its outcome.
     pub(crate) fn without_effect(self) -> Failure {
-        let mut failure = self.into_failure();
-        failure.effect = Effect::None;
-        failure
+        self.into_failure().with_effect(Effect::None)
     }
 }
 

@@ -75,8 +75,7 @@ impl Outage {
         if self.answers() != since {
             return;
         }
-        let mut failure = failure.clone();
-        failure.effect = Effect::None;
+        let failure = failure.clone().with_effect(Effect::None);
         let asked = probe.and_then(|probe| probe.0).map(|(_, turn)| turn);
         let (mut backoff, turn, is_taken, keepalive_asked_at) = match down.take() {
             Some(present) if asked != Some(present.turn) => {

@@ -304,7 +304,7 @@ impl Attempt<'_> {
             // A claim that cannot be ended may remain until its ttl ends, as after any failure of this
             // effect.
             Err(failure) if failure.effect == Effect::None => unconfirmed,
-            Err(_) => unconfirmed.release_unanswered(),
+            Err(_) => unconfirmed.with_release_unanswered(),
         }
     }
 
@@ -314,10 +314,7 @@ impl Attempt<'_> {
         if self.backend.config.order == QueueOrder::Fifo {
             let request = self.backend.release_request(self.claim);
             let released = self.backend.servers.run(&request, self.backend.config.timeout).await;
-            released.map_err(|failure| match failure.effect {
-                Effect::None => failure,
-                Effect::Unknown => failure.release_unanswered(),
-            })?;
+            released.map_err(Failure::of_release)?;
         }
         Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
     }

@@ -129,10 +129,7 @@ impl CommandConn {
             Ok(confirmed) if confirmed >= confirm.replicas => Ok(value),
             Ok(confirmed) => Err(Unconfirmed { value, confirmed, required: confirm.replicas }.into_failure()),
             // The script has run, independent of the outcome of `WAIT`.
-            Err(mut failure) => {
-                failure.effect = Effect::Unknown;
-                Err(failure)
-            }
+            Err(failure) => Err(failure.with_effect(Effect::Unknown)),
         }
     }
 
@@ -213,10 +210,8 @@ impl CommandConn {
         let answer = self.ask(link, request, Naming::Full, sent, limit).await;
         // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the same one,
         // it was that before.
-        link.confirm_run(limit).await.map_err(|mut failure| {
-            failure.effect = Effect::Unknown;
-            ReplyError::Failed(failure)
-        })?;
+        let confirmed = link.confirm_run(limit).await;
+        confirmed.map_err(|failure| ReplyError::Failed(failure.with_effect(Effect::Unknown)))?;
         doubt.settle();
         answer
     }

@@ -94,10 +94,7 @@ impl Dialer {
             }
         };
         match outcome {
-            Ok(outcome) => outcome.map_err(|mut failure| {
-                failure.effect = Effect::None;
-                failure
-            }),
+            Ok(outcome) => outcome.map_err(|failure| failure.with_effect(Effect::None)),
             Err(elapsed) => Err(Failure::unavailable(format!(
                 "{endpoint} accepted no connection within {}: check for a hung server, for a firewall in between, and for {}",
                 humantime::format_duration(limit),

@@ -29,11 +29,8 @@ impl Run {
         let mut info = cmd("INFO");
         info.arg("server");
         let answer = pipe.command(&info).await.and_then(Value::extract_error);
-        let answer = answer.map_err(|error| {
-            let mut failure = error::of_request(&error, &endpoint.to_string());
-            failure.effect = Effect::None;
-            failure
-        })?;
+        let answer = answer
+            .map_err(|error| error::of_request(&error, &endpoint.to_string()).with_effect(Effect::None))?;
         let text: String = redis::from_redis_value(answer).unwrap_or_default();
         Run::read(&text).ok_or_else(|| {
             let text =

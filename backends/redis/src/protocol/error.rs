@@ -158,9 +158,7 @@ pub(crate) fn has_no_slot_channels(reason: &str) -> bool {
 
 /// Explains a refusal that came as a text, of what changes nothing.
 pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
-    let mut failure = of_text(text, address);
-    failure.effect = Effect::None;
-    failure
+    of_text(text, address).with_effect(Effect::None)
 }
 
 fn text_of(error: &RedisError) -> String {

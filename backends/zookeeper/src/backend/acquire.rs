@@ -113,7 +113,7 @@ impl Ensemble {
             session.ready(self.config.timeout).await?;
             Ok(session)
         };
-        ready.await.map_err(|failure: Failure| Failure::new(failure.kind, effect, failure.detail()))
+        ready.await.map_err(|failure: Failure| failure.with_effect(effect))
     }
 
     /// Returns what the node of a claim adds to what the servers write when its session ends.
@@ -297,7 +297,7 @@ impl Ensemble {
                     return match self.queue_of_newcomer(session, claim, &own, fast, listed).await {
                         Ok(queue) => Ok(Some((own, queue))),
                         // The place exists and is known; it may even hold.
-                        Err(failure) => Err(Failure::new(failure.kind, Effect::Unknown, failure.detail())),
+                        Err(failure) => Err(failure.with_effect(Effect::Unknown)),
                     };
                 }
             }

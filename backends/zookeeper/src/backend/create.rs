@@ -43,7 +43,7 @@ impl Ensemble {
             Err(error) => {
                 let failure = layout::failure(error, &format!("cannot make {path}"));
                 // It does not matter to any claim whether a container was made.
-                Err(Failure::new(failure.kind, Effect::None, failure.detail()))
+                Err(failure.with_effect(Effect::None))
             }
         }
     }

@@ -194,8 +194,7 @@ fn read_stamp(stamp: &Stamp) -> Option<(i64, i32)> {
 }
 
 fn cannot_read(error: Error) -> Failure {
-    let failure = layout::failure(error, "cannot read a register");
-    Failure::new(failure.kind, Effect::None, failure.detail())
+    layout::failure(error, "cannot read a register").with_effect(Effect::None)
 }
 
 /// The beginning of a node's data.

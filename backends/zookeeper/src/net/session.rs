@@ -88,7 +88,7 @@ impl EnsembleSession {
             Ok(Err(failure)) => {
                 let why = last_error().await;
                 let text = format!("no session with {config}: the servers refused, or none is there{why}");
-                return Err(Failure::new(failure.kind, Effect::None, text));
+                return Err(Failure::new(failure.kind, Effect::None, text).because(failure));
             }
             Err(_) => {
                 let (limit, why) = (config.timeout, last_error().await);

@@ -46,7 +46,7 @@ pub(crate) fn read_capacity(data: &[u8]) -> Option<u32> {
 
 /// Marks a failure as unsettled: the claim has a place, or even a lease, although this went wrong.
 pub(crate) fn unsettled(failure: Failure) -> Failure {
-    Failure::new(failure.kind, Effect::Unknown, failure.detail())
+    failure.with_effect(Effect::Unknown)
 }
 
 /// Explains an error of the client for a caller that was `doing` this.

@@ -76,11 +76,7 @@ impl Engine {
             #[cfg(leasehold_sim)]
             let _aborted = aborted;
             match task {
-                Some(task) => task.await.unwrap_or_else(|_| {
-                    let mut failure = closed();
-                    failure.effect = effect;
-                    Err(failure)
-                }),
+                Some(task) => task.await.unwrap_or_else(|_| Err(closed().with_effect(effect))),
                 None => Err(closed()),
             }
         }

@@ -46,12 +46,9 @@ impl RetryState {
 
     /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
     /// about those before it.
-    pub(super) fn with_overall_effect(&mut self, mut failure: Failure) -> Failure {
+    pub(super) fn with_overall_effect(&mut self, failure: Failure) -> Failure {
         self.unanswered |= failure.effect == Effect::Unknown;
-        if self.unanswered {
-            failure.effect = Effect::Unknown;
-        }
-        failure
+        if self.unanswered { failure.with_effect(Effect::Unknown) } else { failure }
     }
 
     /// Ends the series of failures, because a request was answered.

@@ -17,11 +17,11 @@ use leasehold_core::{
 
 use crate::clock::SystemClock;
 
-/// A backend of which every lock is two: one in the new store, and one in the old.
+/// A backend that holds each lock in two stores, an old and a new one.
 ///
 /// While a fleet moves, some of its processes take the old lock, some take both, and at last some take
-/// the new one. Each of them excludes every other, as long as no process takes the old one alone while
-/// another takes the new one alone.
+/// the new one. Processes of all three kinds exclude each other, unless one takes only the old lock
+/// while another takes only the new one.
 ///
 /// # Promises
 /// The common promises of both stores; fences and the way of waiting are those of the new one. Both
@@ -85,10 +85,7 @@ impl Dual {
     /// Releases the new lock because the old one did not come in time.
     async fn give_up(&self, claim: &Claim) -> Result<Step, Failure> {
         match self.new.release(&[claim]).await.pop() {
-            Some(Release::Unknown(failure)) if failure.effect == Effect::Unknown => {
-                Err(failure.release_unanswered())
-            }
-            Some(Release::Unknown(failure)) => Err(uncertain(failure)),
+            Some(Release::Unknown(failure)) => Err(uncertain(failure.of_release())),
             _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(1) })),
         }
     }
@@ -290,9 +287,8 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
 
 /// Marks the effect as unknown: a request before has changed one of the stores, or may have, regardless of
 /// what the failure says of the last one.
-fn uncertain(mut failure: Failure) -> Failure {
-    failure.effect = Effect::Unknown;
-    failure
+fn uncertain(failure: Failure) -> Failure {
+    failure.with_effect(Effect::Unknown)
 }
 
 fn both_renewed(new: Renewal, old: Renewal) -> Renewal {

@@ -95,7 +95,6 @@ pub(crate) use config::FILE_URLS;
 pub use config::{FileConfig, Network, default_root};
 pub use liveness_handle::LivenessHandle;
 
-use failure::with_effect;
 use local_claims::LocalClaims;
 use spares::Spares;
 use store_dir::{Medium, Root};
@@ -257,7 +256,7 @@ impl Backend for FileBackend {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        let uncertain = |failure| with_effect(failure, Effect::Unknown);
+        let uncertain = |failure: Failure| failure.with_effect(Effect::Unknown);
         // Ends with this future: a step that begins later must not take a place that nobody releases.
         let asker = Arc::new(());
         // A layer around this store may not have asked at once.

@@ -265,7 +265,7 @@ impl Backend for ReleasesFirst {
             let mut granted = self.granted.lock().unwrap();
             granted.push(claim.id);
             if granted.len() <= self.first {
-                return Err(Failure::unavailable("too few replicas have it").release_unanswered());
+                return Err(Failure::unavailable("too few replicas have it").with_release_unanswered());
             }
         }
         Ok(step)

@@ -247,7 +247,7 @@ impl RowSession {
         let ending = format!("ROLLBACK; SELECT RELEASE_LOCK({})", utf8(&self.transaction_name()));
         let ended = self.link.run(&ending).await;
         // It is not known whether the row is still locked.
-        let rows = ended.map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))?;
+        let rows = ended.map_err(|refusal| refusal.into_failure().into_unanswered())?;
         Ok(read::<Option<u8>>(&only(rows)?, 0)? == Some(1))
     }
 }

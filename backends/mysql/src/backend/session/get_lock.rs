@@ -273,7 +273,7 @@ impl GetLockSession {
     /// Releases a lock whose statements failed, in case it was taken.
     async fn put_back(&self, claim: &Claim) -> Result<(), Failure> {
         let given = self.give_back(claim, false).await;
-        given.map(drop).map_err(|failure| Failure::unanswered(failure.to_string()))
+        given.map(drop).map_err(Failure::into_unanswered)
     }
 
     /// Writes rows of these holders, of those that still have their locks.

@@ -269,7 +269,7 @@ impl AdvisorySession {
             return Ok(());
         }
         let freed = self.free(request.claim, None).await;
-        freed.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+        freed.map(drop).map_err(|refusal| refusal.into_failure().into_unanswered())
     }
 
     /// Frees a lock, and removes the row of this claim before that. Returns `false` if this session did not have it.

@@ -221,7 +221,7 @@ impl RowSession {
         self.pid.store(0, Ordering::SeqCst);
         let ended = self.link.run("ROLLBACK").await;
         // It is not known whether the row is still locked.
-        ended.map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+        ended.map_err(|refusal| refusal.into_failure().into_unanswered())
     }
 
     /// Makes the row; `false` where a transaction that is still open has made it.

@@ -237,11 +237,8 @@ impl<C: CellStore> CellBackend<C> {
     /// Leaves the queue. Nothing of the claim remains.
     async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
         match self.end(&[claim]).await.pop() {
-            Some(Release::Unknown(mut failure)) => {
-                // No matter what this request did, the place may still exist.
-                failure.effect = Effect::Unknown;
-                Err(failure)
-            }
+            // No matter what this request did, the place may still exist.
+            Some(Release::Unknown(failure)) => Err(failure.with_effect(Effect::Unknown)),
             _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead })),
         }
     }

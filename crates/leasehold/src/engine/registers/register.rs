@@ -287,7 +287,7 @@ impl Register {
                     return self.with_context(unframed(found));
                 }
                 Err(failure) if !failure.is_transient() => {
-                    return self.with_context(Err(without_effect(failure)));
+                    return self.with_context(Err(failure.with_effect(Effect::None)));
                 }
                 // The read applies the outage tolerance, which this wait has not.
                 Err(_) if patience.is_ended() => return self.read().await,
@@ -309,7 +309,7 @@ impl Register {
                 Err(failure) => failure,
             };
             let Some(length) = outage.next_pause(&self.engine, &failure) else {
-                return Err(without_effect(failure));
+                return Err(failure.with_effect(Effect::None));
             };
             if !self.engine.sleep(length).await {
                 return Err(closed());
@@ -380,12 +380,6 @@ impl Register {
     fn with_context<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
         outcome.map_err(|failure| Error::failed(self.op, failure).on(&self.about))
     }
-}
-
-/// A read has no effect, so it does not matter whether the request arrived.
-fn without_effect(mut failure: Failure) -> Failure {
-    failure.effect = Effect::None;
-    failure
 }
 
 /// Returns `true` if a write has no effect after the first: the state that it requires never returns.

@@ -70,14 +70,15 @@ impl Quorum {
                     self.withdraw(claim, &mark, stamps).await;
                     return Outcome::Busy { free_in, listeners };
                 }
-                Verdict::Failed(mut failure) => {
-                    if round.saw_earlier_grant {
+                Verdict::Failed(failure) => {
+                    return Outcome::Failed(if round.saw_earlier_grant {
                         // It may hold, so its locks stay: it asks again, or is released.
-                        failure.effect = Effect::Unknown;
+                        failure.with_effect(Effect::Unknown)
                     } else if self.withdraw(claim, &mark, stamps).await {
-                        failure.effect = Effect::None;
-                    }
-                    return Outcome::Failed(failure);
+                        failure.with_effect(Effect::None)
+                    } else {
+                        failure
+                    });
                 }
                 Verdict::Split | Verdict::Undecided => {
                     self.withdraw(claim, &mark, stamps).await;

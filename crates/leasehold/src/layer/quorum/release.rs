@@ -48,9 +48,7 @@ impl Quorum {
     fn released(&self, outcomes: &Outcomes<bool>) -> Release {
         let answers = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok());
         if answers().count() < self.members.majority() {
-            let mut failure = self.members.failure(outcomes);
-            failure.effect = Effect::Unknown;
-            return Release::Unknown(failure);
+            return Release::Unknown(self.members.failure(outcomes).with_effect(Effect::Unknown));
         }
         // Locks that a few members still have are left of a request that came late: it never held, or
         // does not hold any more. Those that did not answer may have been the others of its majority.

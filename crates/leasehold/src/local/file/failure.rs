@@ -29,13 +29,6 @@ pub(super) fn unsupported(path: &Path, what: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", redacted(path)))
 }
 
-/// Returns the same failure, of a call that may have left a place in the queue.
-pub(super) fn with_effect(failure: Failure, effect: Effect) -> Failure {
-    let mut failure = failure;
-    failure.effect = effect;
-    failure
-}
-
 /// Formats a path without the ids of claims, which are the names of their files. Names of resources are
 /// left as they are.
 pub(super) fn redacted(path: &Path) -> String {

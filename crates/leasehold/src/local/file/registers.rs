@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
 use super::directory;
-use super::failure::{cannot, foreign, with_effect};
+use super::failure::{cannot, foreign};
 use super::resource_dir::{Limit, ResourceDir, Sync, read_file};
 use super::store_dir::{Medium, Root};
 use super::{FileBackend, Inner};
@@ -105,7 +105,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
     };
     drop(lock);
     // The name may lead to the new file although it is not on the disk yet.
-    written.map(Some).map_err(|failure| with_effect(failure, Effect::Unknown))
+    written.map(Some).map_err(|failure| failure.with_effect(Effect::Unknown))
 }
 
 fn remove(dir: &ResourceDir) -> Result<(), Failure> {

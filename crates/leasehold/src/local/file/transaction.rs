@@ -10,7 +10,6 @@ use std::time::Duration;
 use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_QUEUE, Patience, Verdict};
 
 use super::Inner;
-use super::failure::with_effect;
 use super::kept_dir::KeptDir;
 use super::ledger_file::{LedgerFile, ask};
 use super::liveness_fifo::{self, FifoName, LivenessFifo, Probe, probe};
@@ -79,9 +78,9 @@ pub(super) fn contend(
         // A place whose FIFO is missing counts as dead.
         Err(failure) if last && !inner.claims.is_held(claim) => {
             abandon(inner, claim);
-            Err(with_effect(failure, Effect::None))
+            Err(failure.with_effect(Effect::None))
         }
-        Err(failure) => Err(with_effect(failure, effect)),
+        Err(failure) => Err(failure.with_effect(effect)),
     }
 }
 
@@ -121,7 +120,7 @@ pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> Result<b
         drop(put_back);
     }
     drop(own);
-    was_there.map_err(|failure| with_effect(failure, Effect::Unknown))
+    was_there.map_err(|failure| failure.with_effect(Effect::Unknown))
 }
 
 /// Ends a claim that belongs to another process, or notifies that process to end it. A claim that turns out to be

@@ -239,7 +239,7 @@ impl Requests {
             request.write_undone(&mut statement);
         }
         statement.push_str(&format!("RELEASE_LOCK({})", self.marker));
-        let unanswered = |refusal: Refusal| Failure::unanswered(refusal.into_failure().to_string());
+        let unanswered = |refusal: Refusal| refusal.into_failure().into_unanswered();
         link.run(&statement).await.map(drop).map_err(unanswered)
     }
 
