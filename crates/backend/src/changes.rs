@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Failure, Patience};
 
-/// Looks until the state is news or patience ends, and once if patience has ended before. Returns what the
+/// Reads the state until it has changed or patience ends; reads once if patience has already ended. Returns what the
 /// last look has read.
 ///
 /// Each look returns what was read, and a future that ends as soon as there may be something else; that is

@@ -1,4 +1,4 @@
-//! A second seam: what a store decides on the thread of the caller.
+//! An optional seam: decisions that a store makes on the thread of the caller.
 
 use std::fmt::Debug;
 
@@ -15,8 +15,9 @@ use crate::{Claim, DirectReply, Moment, Release};
 /// 1. A call takes microseconds, waits for nothing, and calls nothing of the engine.
 /// 2. It decides as the calls of [`Backend`](crate::Backend) do: the same safety, the same order, the same
 ///    wake-ups.
-/// 3. A copy of the whole machine, such as a virtual machine that is restored twice, has a store of its own: both may
-///    name a new claim by the same id. So may two copies of a process that was restored twice from one checkpoint.
+/// 3. A copied machine, such as a virtual machine that is restored twice, has a copy of the store. So the two copies
+///    may draw the same id for a new claim, and that does no harm. The same holds for two copies of a process that
+///    was restored twice from one checkpoint.
 /// 4. `Declined` and `None` are always right: they change nothing, and the engine goes the longer way.
 ///
 /// The engine calls it on any thread, inside of the client's runtime or not, and with that runtime entered.

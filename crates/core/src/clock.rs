@@ -18,7 +18,7 @@ pub struct Moment(u64);
 impl Moment {
     /// The beginning of the clock.
     pub const START: Moment = Moment(0);
-    /// Later than every other moment: the end of what never ends by time.
+    /// Later than every other moment; the deadline of a wait or a claim that has none.
     pub const NEVER: Moment = Moment(u64::MAX);
 
     /// Returns the moment `nanos` nanoseconds after the clock's beginning.

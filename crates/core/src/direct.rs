@@ -5,13 +5,13 @@ use std::pin::Pin;
 
 use crate::{Claim, Grant, Moment, Release};
 
-/// The requests of a store that can be sent without a wait, over a connection that is there.
+/// Requests that a backend can send without waiting, over an open connection.
 ///
 /// A task and two channels cost as much as a request. So the engine lets the caller of an uncontended lock send the
 /// request and wait for the answer, before it begins the longer way over
 /// [`Backend::contend`](crate::Backend::contend).
 ///
-/// The caller that awaits a release sends it itself, too.
+/// A caller that awaits a release sends it in the same way.
 ///
 /// The engine calls it on any thread, with the client's runtime entered. A panic counts as an answer of unknown effect.
 pub trait DirectRequests: Debug + Send + Sync {

@@ -1,4 +1,4 @@
-//! The fencing token: the number that lets a protected resource refuse a holder of yesterday.
+//! The fencing token: a number by which a protected resource refuses an earlier holder.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! The second seam, which a backend may have: small values beside the locks, with conditional changes and
-//! waits for a change.
+//! An optional seam: registers, which are small values beside the locks, with conditional writes and waits for a
+//! change.
 //!
 //! A state that several parties agree on without holding it, such as how far a latch has come or which
 //! tasks wait for a condition, is kept in a register. It is not a lock: it has no holder, and no lease ends
@@ -19,9 +19,9 @@ use crate::{Durability, Effect, Failure, FailureKind, Patience, Resource, WaitMo
 ///
 /// Promises, each a law of the conformance suite:
 /// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of
-///    several swaps on one seen state one takes effect at most. A state without a value may return: on it another
-///    swap takes effect once the value of the first was removed, also if it is the same request, repeated. A store
-///    where none returns by a removal [says so](RegisterPromise::names_removals).
+///    several swaps on one seen state one takes effect at most. The empty state can occur
+///    again, when the value is removed: then another swap that expects it takes effect, even if it is a repetition of
+///    the first request. A store where no state occurs twice [says so](RegisterPromise::names_removals).
 /// 2. **Never by half**: a read returns a written value as a whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
 /// 4. **Wake**: a waiter learns of a change within what `waiting` promises, also of one between look and

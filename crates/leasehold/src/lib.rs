@@ -1,4 +1,4 @@
-//! Distributed locks that say when they are lost.
+//! Distributed locks whose guards report their loss.
 //!
 //! ```
 //! use leasehold::Client;

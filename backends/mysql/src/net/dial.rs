@@ -119,7 +119,7 @@ impl Link {
     }
 
     /// Makes the session what the statements expect, asks what the server is, and asks the question, in one
-    /// request. A replica is refused, because what it decides is its own opinion.
+    /// request. A replica is refused, because its locks exclude nobody on the primary.
     async fn greet(&mut self, endpoint: &Endpoint, question: &Question) -> Result<Answer, Failure> {
         let failed = |refusal: Refusal| refusal.into_failure();
         let settings = settings(self.timeout);

@@ -124,11 +124,11 @@ impl<C: Sessions> SessionBackend<C> {
     }
 }
 
-/// The one who ends a claim.
+/// The party that ends a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndedBy {
     Holder,
-    /// Anyone else, of whom the holder does not know.
+    /// Another client or an operator; the holder has not asked for it.
     Other,
 }
 

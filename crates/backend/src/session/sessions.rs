@@ -132,7 +132,7 @@ impl Capacity {
 pub trait Session: Debug + Send + Sync + 'static {
     /// Asks for a lock, once.
     ///
-    /// A deadlock, or a race that was lost, is [`Answer::Busy`]: a repeated request may be luckier.
+    /// A deadlock, or a race that was lost, is [`Answer::Busy`]: a repeated request may succeed.
     ///
     /// # Errors
     /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After

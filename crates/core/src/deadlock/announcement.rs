@@ -16,7 +16,7 @@ pub struct Announced {
     pub place: Resource,
     /// The claim that announces it: another wait has another one.
     pub id: ClaimId,
-    /// Greater than those of all that were announced when this wait first was; 0 for a wait that never gives up.
+    /// Greater than the numbers of all waits that were announced before this one; 0 for a wait that never gives up.
     pub number: u64,
     /// The resource that is waited for.
     pub resource: Resource,

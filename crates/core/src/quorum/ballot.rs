@@ -2,7 +2,7 @@
 //!
 //! Pure: it records which member replied what, and concludes as early as it can. Only the locks
 //! of *armed* members count. A member that lost its memory would otherwise vote for a second holder, and
-//! for a fence of yesterday.
+//! for an outdated fence.
 
 use std::sync::Arc;
 use std::time::Duration;

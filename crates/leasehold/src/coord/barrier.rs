@@ -40,8 +40,8 @@ use state::{Arrival, Cause, Ended, State};
 /// present and later waiters get `Broken`, until it is [reset](Barrier::reset).
 ///
 /// # Does not promise
-/// A death may be noticed late: that takes up to one and a third of the [ttl](Barrier::ttl). A party
-/// that has passed and dies then is not missed: it did pass. If the store loses its values, waiting parties
+/// A death may be noticed late: that takes up to one and a third of the [ttl](Barrier::ttl). The death of a
+/// party after it has passed does not break the barrier. If the store loses its values, waiting parties
 /// get `OutcomeUnknown`.
 ///
 /// # Room
@@ -149,7 +149,7 @@ impl Barrier {
         Ok(u32::try_from(state.arrived.len()).unwrap_or(u32::MAX))
     }
 
-    /// Makes the barrier whole again. Parties that wait at this moment get `Broken`.
+    /// Resets the barrier, broken or not. Parties that wait at this moment get `Broken`.
     ///
     /// # Cancel safety
     /// If the future is dropped, it may or may not have been reset.

@@ -77,7 +77,7 @@ use leasehold_core::{
 /// ```
 #[async_trait]
 pub trait Cache: Debug + Send + Sync + 'static {
-    /// Returns the value that is kept; `None` if none is, or none any longer.
+    /// Returns the value under `key`; `None` if there is none, or if it has expired.
     ///
     /// # Errors
     /// Any failure; the call is repeated for some seconds.

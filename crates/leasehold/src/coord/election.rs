@@ -145,7 +145,7 @@ impl Election {
     }
 }
 
-/// Leadership that is held, as a [`Guard`]. Dropping it resigns in the background.
+/// A guard of the leadership, like [`Guard`] for a lock. Dropping it resigns in the background.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -32,9 +32,9 @@ use crate::lock::{Guard, Semaphore};
 ///
 /// # Promises
 /// The server grants at most that number in *any* window of a period, wherever it begins: not twice as
-/// many around the end of a counted minute. It counts by its own clock (on etcd by that of the client
-/// that was granted, from when the grant had arrived, as long as that client lives), and grants to a
-/// process that has died count as well. If the store keeps a queue, requests of all processes are
+/// many around the end of a counted minute. It measures the period by its own clock. On etcd
+/// the client that got the grant measures it, from the arrival of the grant, while that client runs.
+/// Grants to a process that has died count, too. If the store keeps a queue, requests of all processes are
 /// served in order of arrival.
 ///
 /// # Does not promise

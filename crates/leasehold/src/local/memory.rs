@@ -29,8 +29,8 @@ use store::{MemoryState, WakeupKey};
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
 ///
 /// # Promises
-/// Any shares, granted in the order of arrival; fences that rise strictly; a waiter is woken by the
-/// release that calls it, and no other waiter is. All of it holds among the users of *this value*
+/// Admits any share, in order of arrival. Fences rise strictly. A release wakes only the waiters whose
+/// turn has come. All of it holds among the users of *this value*
 /// (share it in an `Arc`).
 ///
 /// # Does not promise

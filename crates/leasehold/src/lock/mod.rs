@@ -261,7 +261,7 @@ impl<K: kind::Kind> Lock<K> {
     ///
     /// # Promises
     /// - Each acquisition has a greater fence than the one before: its `sub` rises, as at a local hand-off.
-    /// - All times that one grant of the store stays unused end together, `time` after the first one began. No task
+    /// - The linger time of a grant starts when the lock is first released, and later uses do not extend it. No task
     ///   gets the lock without the store after that, so another client waits for at most `time`, and the end of a
     ///   use that began before. A waiter of another client ends it sooner on a store that keeps a queue and
     ///   notifies observers of it: at once on etcd, ZooKeeper and in memory, within half a second on Redis and
@@ -278,8 +278,8 @@ impl<K: kind::Kind> Lock<K> {
     /// Others see a lock that nobody uses as held: [`Lock::inspect`] shows it with the note of its last user, and
     /// `try_lock` of another client does not get it. A request to [release it](crate::Client::revoke) is not seen
     /// while nobody uses it. [`Guard::release`] returns without an answer of the store, so it does not find out that
-    /// the store has lost the lock. If the lock is broken by hand while nobody uses it, the next acquisition may get
-    /// it all the same, until a renewal finds that out, as a holder would keep it for that long. On a store that
+    /// the store has lost the lock. If an operator breaks the lock while it is unused, acquisitions can still
+    /// succeed until the next renewal detects that, just as a holder would not see it before. On a store that
     /// keeps no queue, and in whose requests no waiter blocks, no lock lingers: another client could wait for much
     /// longer than `time` there. The limits of [`Tuning`](crate::Tuning) for local hand-offs count
     /// tasks that wait, and not the acquisitions of an unused lock; if they are zero, no lock lingers.
@@ -307,9 +307,9 @@ impl<K: kind::Kind> Lock<K> {
     ///
     /// # Does not promise
     /// The priority does not count between processes: a store grants in the order of its own queue, or
-    /// in no order, and this client has one place in that queue for all its waiters. A waiter that
-    /// requests another share, ttl, lock delay, linger time or note does not take over the place that another waiter
-    /// already has, unless the other one waits for a lock that this process holds and the new one need not. If there
+    /// in no order, and this client has one place in that queue for all its waiters. A waiter with
+    /// a different share, ttl, lock delay, linger time or note does not displace the waiter that has the place, unless
+    /// that waiter is blocked by this process itself and the new one is not. If there
     /// are always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {

@@ -67,9 +67,8 @@ impl Lock<Exclusive> {
     /// Waits in the queue for up to `limit`; `None` if the lock is not free by then.
     ///
     /// `None` means that another task of this client keeps the lock, or that the store answered, in the last
-    /// second of the wait or after it, that the lock is not free. The store is asked a last time at the limit, and has two seconds to answer. So a wait
-    /// takes as long as its limit and the answer of the store together, and at most two seconds more
-    /// than its limit.
+    /// second of the wait or after it, that the lock is not free. At the limit the client asks the store once more,
+    /// and waits up to two seconds for the answer. So the call can take up to two seconds longer than `limit`.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].

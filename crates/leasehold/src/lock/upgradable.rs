@@ -50,8 +50,8 @@ use crate::random;
 ///
 /// # Does not promise
 /// An upgrade is not always possible: if a writer already waits, even one of this process, only a release
-/// of the reader resolves that. If the end of an upgrade is not confirmed, for up to its ttl a reader beside other
-/// readers gets `Deadlock`, although none of them wants to write. Readers that come while the guard waits to
+/// of the reader resolves that. If the store does not confirm the end of an upgrade, other readers can get
+/// `Deadlock` for up to its ttl, although no reader is upgrading. Readers that come while the guard waits to
 /// write are queued behind it on a store that keeps a queue, and pass it on a store that does not.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
