@@ -8,9 +8,10 @@
 //! servers do not hide them. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
 
+mod lanes;
 mod processor;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -21,9 +22,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cargo;
+use lanes::Lanes;
 
 /// One program that tests something, or `cargo` itself for the examples in the documentation.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Suite {
     /// The command that a person types to repeat it.
     repeat: String,
@@ -49,7 +51,7 @@ pub(crate) fn run(
     times.order(&mut suites);
     let times = Mutex::new(times);
     write_to_disk();
-    let end = run_all(&Mutex::new(VecDeque::from(suites)), &times, &prepare);
+    let end = run_all(&Mutex::new(Lanes::of(suites)), &times, &prepare);
     if let Some(file) = file {
         times.into_inner().unwrap_or_else(PoisonError::into_inner).write(&file);
     }
@@ -134,19 +136,19 @@ fn write_to_disk() {
     }
 }
 
-/// Runs each program once, twice as many at a time as there are cores: on a quiet machine that keeps the
-/// cores busy for five sixths of the time.
+/// Runs each program once, several at a time.
 fn run_all(
-    suites: &Mutex<VecDeque<Suite>>,
+    suites: &Mutex<Lanes>,
     times: &Mutex<Times>,
     prepare: &(impl Fn(&mut Command) + Sync),
 ) -> Result<(), String> {
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..2 * cores() {
-            scope.spawn(|| {
+        for lane in Lanes::all() {
+            let failed = &failed;
+            scope.spawn(move || {
                 loop {
-                    let next = suites.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let next = suites.lock().unwrap_or_else(PoisonError::into_inner).next(lane);
                     let Some(suite) = next else { return };
                     let begin = Instant::now();
                     let end = suite.run(prepare);
@@ -244,7 +246,9 @@ fn found_with(
             _ => suites.push(suite),
         }
     }
-    suites.sort_by_key(|suite| (suite.width().is_none(), !suite.repeat.contains(" --test ")));
+    suites.sort_by_key(|suite| {
+        (suite.place_of_waiting(), suite.width().is_none(), !suite.repeat.contains(" --test "))
+    });
     let mut cargo_args = vec!["test".to_owned()];
     cargo_args.extend(selected);
     if packages.is_empty() {
@@ -487,7 +491,7 @@ not json"#;
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
         let failing = suite(&format!("echo run >>{}; exit 3", count.display()));
-        let suites = Mutex::new(VecDeque::from([failing, suite("true")]));
+        let suites = Mutex::new(Lanes::of(vec![failing, suite("true")]));
         let times = Mutex::default();
         let why = run_all(&suites, &times, &|_| {}).unwrap_err();
         assert!(why.starts_with("1 test programs failed"), "{why}");
@@ -565,7 +569,7 @@ not json"#;
     fn the_panics_of_a_failed_program_are_shown_at_the_end() {
         let script = "printf '%s\\n' 'running 1 test' \"thread 'a::b' (7) panicked at a.rs:3:5:\" 'it is' 'late' \\
                       'note: run with' 'server log'; exit 3";
-        let suites = Mutex::new(VecDeque::from([suite(script)]));
+        let suites = Mutex::new(Lanes::of(vec![suite(script)]));
         let why = run_all(&suites, &Mutex::default(), &|_| {}).unwrap_err();
         let shown =
             "sh   (exit status: 3)\n    thread 'a::b' (7) panicked at a.rs:3:5:\n      it is\n      late";
