@@ -871,6 +871,39 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
 }
 
+/// The holder changes no row of the lock, so the server reports no conflict to a transaction whose snapshot is older.
+#[tokio::test]
+async fn transaction_that_does_not_see_the_last_holder_is_refused() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let url = format!("{}?method=for-update", server.url());
+    let (config, backend) = (PostgresConfig::parse(&url).unwrap(), open(&url).await);
+    let mut user = connect_plainly(&server).await;
+    user.batch_execute("CREATE TABLE payment (id int)").await.unwrap();
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    let transaction =
+        user.build_transaction().isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
+    let transaction = transaction.start().await.unwrap();
+    let job = resource("job");
+    let late = in_transaction(&transaction, &config, &job);
+    let last_holder = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        while server.sql(waiting).await.unwrap().trim() != "1" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.sql("INSERT INTO payment VALUES (1)").await.unwrap();
+        assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    };
+    let (refused, ()) = tokio::join!(late, last_holder);
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind, FailureKind::Unsupported, "{refused}");
+    assert!(refused.detail().contains("REPEATABLE READ"), "{refused}");
+    let unseen = transaction.query_one("SELECT count(*) FROM payment", &[]).await.unwrap();
+    assert_eq!(unseen.get::<_, i64>(0), 0, "the reason is gone: it would see what the last holder wrote");
+    transaction.rollback().await.unwrap();
+    look_once(&*backend, &claim("job", LONG)).await.unwrap().unwrap();
+}
+
 /// Since PostgreSQL 17 it ends a session whose transaction is open for too long.
 #[tokio::test]
 async fn transaction_timeout_of_a_role_ends_no_lock() {

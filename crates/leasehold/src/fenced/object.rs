@@ -41,6 +41,9 @@ use super::{NoFence, Stale, compare, required};
 /// fails, open the object again and look.
 ///
 /// # Does not promise
+/// An object that is deleted forgets its fence, so an older holder can create it again: write an empty content
+/// instead, and exclude such objects from rules that expire them.
+///
 /// Nothing is promised on a store that does not keep conditional writes, or whose entity tags are weak.
 /// A reader without this type does not find the bare content: it follows a line with the fence, see
 /// [`FencedObject::strip`].
