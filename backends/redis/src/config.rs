@@ -110,7 +110,7 @@ pub(crate) const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 32, "._-
 const REPLICAS: UrlOption<u32> = UrlOption::number("replicas", 0, 16)
     .about("how many replicas have to confirm a grant or a renewal before it counts")
     .default("0")
-    .only_with(&[("dialect", &["native"])]);
+    .only_with(&[("dialect", &["native", "dual:plain", "dual:redisson", "dual:python-redis-lock"])]);
 const DB: UrlOption<i64> = UrlOption::number("db", 0, u32::MAX)
     .about("database number")
     .default("0")
@@ -506,6 +506,13 @@ mod tests {
     }
 
     #[test]
+    fn replicas_confirm_the_native_lock_of_two() {
+        let config = RedisConfig::parse("redis://h?dialect=dual:plain&replicas=1").unwrap();
+        let (old, new) = config.dual().unwrap();
+        assert_eq!((old.replicas, new.replicas), (0, 1));
+    }
+
+    #[test]
     fn invalid_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("http://h", "redis://host:6379"),
@@ -521,7 +528,7 @@ mod tests {
                 "dialect=plain, dialect=redisson, dialect=python-redis-lock, dialect=dual:plain",
             ),
             ("redis://h?key-prefix=a", "write prefix"),
-            ("redis://h?dialect=plain&replicas=1", "replicas is for dialect=native"),
+            ("redis://h?dialect=plain&replicas=1", "replicas is for dialect=native, dialect=dual:plain"),
             ("redis://h?dialect=plain&watchdog=30s", "watchdog is for dialect=redisson"),
             ("redis://h?dialect=redisson&watchdog=0s", "between 1s and 1day"),
             (

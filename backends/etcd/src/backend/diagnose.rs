@@ -15,6 +15,7 @@ use crate::client::Shared;
 use crate::net::error::Refusal;
 use crate::protocol::layout::key_request;
 use crate::protocol::proto::{LeaseGrantRequest, Permission, RangeRequest, StatusResponse, alarm};
+use crate::protocol::txn::Span;
 use crate::protocol::version::{KNOWN_BUGS, REFUSES_ALL_IF_FULL};
 
 pub(crate) async fn diagnose(shared: &Shared, ttl: Duration) -> Vec<Finding> {
@@ -244,11 +245,13 @@ async fn access(shared: &Shared) -> Finding {
         Ok(answers) => answers.into_iter().flat_map(|answer| answer.value.permissions).collect(),
         Err(refusal) => return unknown("access", refusal),
     };
-    let ours = shared.layout.everything();
-    let beyond = granted.iter().find(|granted| {
-        let is_one = granted.range_end.is_empty();
-        granted.key < ours.start || (!is_one && (granted.range_end == [0] || granted.range_end > ours.end))
-    });
+    let marks = shared.layout.marks();
+    let needed = match marks {
+        Some(_) => "readwrite on the prefix and on keys that begin with leasehold-mark-, and on no others",
+        None => "readwrite on the prefix only",
+    };
+    let ours: Vec<Span> = std::iter::once(shared.layout.everything()).chain(marks).collect();
+    let beyond = granted.iter().find(|granted| !ours.iter().any(|span| is_within(granted, span)));
     match beyond {
         Some(granted) => {
             let key = String::from_utf8_lossy(&granted.key).into_owned();
@@ -258,10 +261,21 @@ async fn access(shared: &Shared) -> Finding {
                 format!("{user} may reach keys outside the prefix, from {key:?}"),
             )
             .meaning("anyone who has this password can do more than lock")
-            .advice("give its role readwrite on the prefix only")
+            .advice(format!("give its role {needed}"))
         }
         None => Finding::new("access", Severity::Good, format!("{user} may reach the prefix only")),
     }
+}
+
+/// Returns `true` if a permission is for keys of this span only.
+fn is_within(granted: &Permission, span: &Span) -> bool {
+    let ends_inside = match &granted.range_end[..] {
+        [] => granted.key < span.end,
+        // As etcd writes a range without an end.
+        [0] => false,
+        end => *end <= span.end[..],
+    };
+    granted.key >= span.start && ends_inside
 }
 
 fn unknown(topic: &'static str, refusal: Refusal) -> Finding {

@@ -173,7 +173,7 @@ impl Layout {
         match self.dialect {
             Dialect::Native => format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes(),
             // Without a `/` it can be below no name, for any prefix of other clients.
-            Dialect::Concurrency | Dialect::Etcd3 => format!("leasehold-mark-{lease:016x}").into_bytes(),
+            Dialect::Concurrency | Dialect::Etcd3 => format!("{MARKS}{lease:016x}").into_bytes(),
         }
     }
 
@@ -192,11 +192,17 @@ impl Layout {
         format!("{}{}x{:03x}", self.prefix, char::from(SEPARATOR), hash % REMOVALS).into_bytes()
     }
 
-    /// Returns all keys that can be ours.
+    /// Returns all keys of locks and registers that can be ours.
     pub(crate) fn everything(&self) -> Span {
         let start = self.prefix.clone().into_bytes();
         let end = successor(&start);
         Span { start, end }
+    }
+
+    /// Returns the [marks](Layout::mark) of this dialect, if they are not below the prefix.
+    pub(crate) fn marks(&self) -> Option<Span> {
+        let start = MARKS.as_bytes().to_vec();
+        (self.dialect != Dialect::Native).then(|| Span { end: successor(&start), start })
     }
 
     /// Returns any key of ours, to see whether this client may read there.
@@ -344,6 +350,8 @@ pub(crate) fn key_request(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
 }
 
+/// The beginning of the marks in the dialects of other clients.
+const MARKS: &str = "leasehold-mark-";
 /// The number of keys that record removals: a register is created anew only where nothing of its share
 /// was removed meanwhile.
 const REMOVALS: u64 = 1_024;

@@ -88,7 +88,17 @@ async fn of_rights_that_reach_too_far() {
         "role grant-permission jobs readwrite leasehold/ --prefix",
         "role add all",
         "role grant-permission all readwrite a z",
+        "role add marks",
+        "role grant-permission marks readwrite leasehold-mark- --prefix",
+        "role add python",
+        "role grant-permission python readwrite /locks/ --prefix",
         "user add narrow:n",
+        "user add twice:t",
+        "user grant-role twice jobs",
+        "user grant-role twice marks",
+        "user add snake:s",
+        "user grant-role snake python",
+        "user grant-role snake marks",
         "user grant-role narrow jobs",
         "user add wide:w",
         "user grant-role wide all",
@@ -103,6 +113,14 @@ async fn of_rights_that_reach_too_far() {
     };
     let narrow = access("narrow:n").await;
     assert_eq!(narrow.severity, Severity::Good, "{narrow:?}");
+    let marks = access("twice:t").await;
+    assert_eq!(marks.severity, Severity::Notice, "the native dialect needs no other marks: {marks:?}");
+    // The rights that the documentation names for Python's clients are enough, and none is too much.
+    let url = format!("{}?dialect=etcd3", server.url().replace("://", "://snake:s@"));
+    let python = connect(&url).await;
+    freed_at_once(&python).await;
+    let access_of_python = topic(&diagnose(&python).await, "access").clone();
+    assert_eq!(access_of_python.severity, Severity::Good, "{access_of_python:?}");
     let wide = access("wide:w").await;
     assert!(wide.severity == Severity::Notice && wide.found.contains("outside the prefix"), "{wide:?}");
     let root = access("root:top").await;

@@ -35,7 +35,9 @@ async fn late_grants_are_not_requested_for_ever() {
     assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
     assert!(refused.to_string().contains("answers too slowly"), "{refused}");
     is_bounded();
-    assert!(tokio::time::timeout(SOON, mutex.try_lock()).await.unwrap().unwrap().is_none());
+    let refused = tokio::time::timeout(SOON, mutex.try_lock()).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "no other client holds it: {refused}");
+    assert!(refused.to_string().contains("answers too slowly"), "{refused}");
     is_bounded();
     wire.set_all(Mode::Pass);
     settles(&other, "job").await;

@@ -259,8 +259,9 @@ async fn try_claim(
                     return Engine::grant_directly(pending).map(Some);
                 }
                 if tries == TRIES_MAX {
+                    // The lock was free each time, so it would be wrong to report it as held.
                     abandon(engine, claim);
-                    return Ok(None);
+                    return Err(too_slow("lock", &claim.resource));
                 }
                 // The store may still keep the claim that was granted too late.
                 outage.unanswered = true;
