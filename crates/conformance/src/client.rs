@@ -12,8 +12,7 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
-use crate::clock::patience_for;
-use crate::law::STALLED;
+use crate::clock::{STALLED, patience_for};
 use crate::not_kept::{Checked, NotKept, ensure};
 
 /// One connection.

@@ -53,6 +53,9 @@ pub(crate) async fn briefly(wait: Duration) {
     }
 }
 
+/// The time from which on a machine or a server counts as stalled, so that an event that is late proves no breach.
+pub(crate) const STALLED: Duration = Duration::from_millis(100);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::clock::STALLED;
 use crate::not_kept::{Checked, NotKept};
 use crate::subject::Subject;
 use crate::trial::Trial;
@@ -116,7 +117,6 @@ const BEAT: Duration = Duration::from_millis(5);
 /// The timer's own grain, on a machine that has nothing else to do.
 const GRAIN: Duration = Duration::from_millis(2);
 const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const STALLED: Duration = Duration::from_millis(100);
 const MAX_TRIES: u32 = 3;
 /// Far more than the longest law takes on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -8,7 +8,7 @@ use leasehold_core::{CALL_GRACE, Fence, FenceGrade, Grant, Resource, Share};
 use tokio::sync::Mutex;
 
 use crate::client::{AT_ONCE, TestClient};
-use crate::law::STALLED;
+use crate::clock::STALLED;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
