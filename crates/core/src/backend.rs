@@ -208,6 +208,13 @@ pub enum Renewal {
     Unknown(Failure),
 }
 
+impl Renewal {
+    /// Returns the outcomes of a call that failed as a whole: each of `count` renewals is unknown.
+    pub fn unknown_for(count: usize, failure: &Failure) -> Vec<Renewal> {
+        vec![Renewal::Unknown(failure.clone()); count]
+    }
+}
+
 /// The outcome of one release. No variant will be added, so a match is complete.
 #[derive(Clone, Debug)]
 pub enum Release {
@@ -220,6 +227,13 @@ pub enum Release {
     /// A transient failure is asked again. Its effect is [`Effect::None`](crate::Effect::None) only if this attempt
     /// ends nothing, now or later. If the claim is [`Gone`](Release::Gone) after that, it was lost.
     Unknown(Failure),
+}
+
+impl Release {
+    /// Returns the outcomes of a call that failed as a whole: each of `count` releases is unknown.
+    pub fn unknown_for(count: usize, failure: &Failure) -> Vec<Release> {
+        vec![Release::Unknown(failure.clone()); count]
+    }
 }
 
 /// The outcome of taking a claim away. No variant and no field will be added, so a match is complete.

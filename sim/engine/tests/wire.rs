@@ -362,12 +362,12 @@ impl Backend for Wire {
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let answered = self.call("renew", self.store.memory.renew(batch)).await;
-        answered.unwrap_or_else(|failure| batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect())
+        answered.unwrap_or_else(|failure| Renewal::unknown_for(batch.len(), &failure))
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         let answered = self.call("release", self.store.memory.release(batch)).await;
-        answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
+        answered.unwrap_or_else(|failure| Release::unknown_for(batch.len(), &failure))
     }
 
     async fn inspect(

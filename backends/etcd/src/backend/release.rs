@@ -19,8 +19,7 @@ pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
     };
     let doubtful = views.iter().flatten().filter(|view| view.doubt).map(|view| view.lease);
     if let Err(refusal) = settle(shared, doubtful).await {
-        let failure = refusal.into_failure();
-        return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
+        return Release::unknown_for(batch.len(), &refusal.into_failure());
     }
     let both = || batch.iter().zip(&views);
     let key = |(claim, view): (&&Claim, &Option<View>)| match view {

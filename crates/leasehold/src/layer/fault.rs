@@ -221,7 +221,7 @@ impl Backend for Fault {
             Err(failure) => Err(failure),
             Ok(answer) => answer.deliver(self.inner.renew(batch).await).await,
         };
-        answered.unwrap_or_else(|failure| batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect())
+        answered.unwrap_or_else(|failure| Renewal::unknown_for(batch.len(), &failure))
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
@@ -229,7 +229,7 @@ impl Backend for Fault {
             Err(failure) => Err(failure),
             Ok(answer) => answer.deliver(self.inner.release(batch).await).await,
         };
-        answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
+        answered.unwrap_or_else(|failure| Release::unknown_for(batch.len(), &failure))
     }
 
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {

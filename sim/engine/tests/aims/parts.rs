@@ -54,14 +54,14 @@ impl Backend for Parted {
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         match self.ask(batch.iter().map(|renew| renew.claim)).await {
             Ok(()) => self.memory.renew(batch).await,
-            Err(failure) => batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect(),
+            Err(failure) => Renewal::unknown_for(batch.len(), &failure),
         }
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         match self.ask(batch.iter().copied()).await {
             Ok(()) => self.memory.release(batch).await,
-            Err(failure) => batch.iter().map(|_| Release::Unknown(failure.clone())).collect(),
+            Err(failure) => Release::unknown_for(batch.len(), &failure),
         }
     }
 

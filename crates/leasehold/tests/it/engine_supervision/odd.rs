@@ -128,7 +128,7 @@ impl Backend for Odd {
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         if let Err(failure) = self.ask(Call::Renew, batch[0].claim.resource.as_str()).await {
-            return batch.iter().map(|_| Renewal::Unknown(failure.clone())).collect();
+            return Renewal::unknown_for(batch.len(), &failure);
         }
         let answers = self.inner.renew(batch).await;
         if self.is_silent.load(Ordering::SeqCst) { Vec::new() } else { answers }
@@ -136,7 +136,7 @@ impl Backend for Odd {
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         if let Err(failure) = self.ask(Call::Release, batch[0].resource.as_str()).await {
-            return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
+            return Release::unknown_for(batch.len(), &failure);
         }
         let answers = self.inner.release(batch).await;
         if self.is_silent.load(Ordering::SeqCst) { Vec::new() } else { answers }
