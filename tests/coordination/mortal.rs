@@ -14,10 +14,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Stamp,
-    Step,
+    Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Stamp, Step,
 };
-use leasehold::{Backend, Client, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion};
+use leasehold::{Backend, Client, Resource};
+use leasehold_conformance::{Around, Wrapped};
 use leasehold_testkit::RedisServer;
 
 use crate::fixture::within;
@@ -35,8 +35,8 @@ pub(crate) async fn play(orders: &[&str], roles: &[&Role]) {
     let [url, role, name, dies_at] = orders else { panic!("{orders:?}") };
     let role = roles.iter().find(|known| known.name == *role).unwrap();
     let store = Client::open(url).await.unwrap().backend().clone();
-    let mortal = Arc::new(Mortal { store, left: AtomicU32::new(dies_at.parse().unwrap()) });
-    let locks = Client::builder().over(mortal).unwrap();
+    let mortal = Mortal { store, left: AtomicU32::new(dies_at.parse().unwrap()) };
+    let locks = Client::builder().over(Arc::new(Wrapped(mortal))).unwrap();
     (role.play)(&locks, name).await;
     locks.close(Duration::from_secs(10)).await;
     says("ended");
@@ -76,9 +76,9 @@ impl Mortal {
 }
 
 #[async_trait]
-impl Backend for Mortal {
-    fn profile(&self) -> &Profile {
-        self.store.profile()
+impl Around for Mortal {
+    fn inner(&self) -> &dyn Backend {
+        &*self.store
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -89,30 +89,8 @@ impl Backend for Mortal {
         self.around(self.store.contend(claim, patience)).await
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.store.renew(batch).await
-    }
-
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         self.around(self.store.release(batch)).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.store.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.store.list(prefix, after, limit).await
     }
 }
 

@@ -81,6 +81,7 @@
 
 #![forbid(unsafe_code)]
 
+mod around;
 pub mod breaking;
 pub mod calls;
 mod client;
@@ -101,6 +102,7 @@ pub mod sweep;
 pub mod taker;
 mod trial;
 
+pub use around::{Around, Wrapped};
 pub use clock::{SteadyClock, patience_for};
 pub use law::{Law, Outcome};
 pub use list::{laws, prove};

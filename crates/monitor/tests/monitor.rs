@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::deadlock::{Announced, Places, Tag};
-use leasehold::backend::{
-    Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Release, Renew, Renewal,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{Backend, Effect, Failure, FailureKind, Patience, Snapshot, SnapshotVersion};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Guard, Note, Resource, Share, TokioClock};
+use leasehold_conformance::{Around, Wrapped};
 use leasehold_monitor::{
     DeadlockReport, EdgeKind, Filter, Monitor, NodeKind, Options, Overview, Sort, SortKey, WaitGraph,
 };
@@ -293,21 +291,9 @@ struct Unreadable {
 }
 
 #[async_trait::async_trait]
-impl Backend for Unreadable {
-    fn profile(&self) -> &Profile {
-        self.inner.profile()
-    }
-
-    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.inner.contend(claim, patience).await
-    }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.inner.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.inner.release(batch).await
+impl Around for Unreadable {
+    fn inner(&self) -> &dyn Backend {
+        &self.inner
     }
 
     async fn inspect(
@@ -321,21 +307,12 @@ impl Backend for Unreadable {
         }
         self.inner.inspect(resource, seen, patience).await
     }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.inner.list(prefix, after, limit).await
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn lock_that_cannot_be_read_hides_no_other() {
     let inner = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
-    let store = Arc::new(Unreadable { inner, name: "00" });
+    let store = Arc::new(Wrapped(Unreadable { inner, name: "00" }));
     let locks = Client::builder().clock(Arc::new(TokioClock::new())).over(store).unwrap();
     let mut guards = Vec::new();
     for number in 0..=20 {

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::backend::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
-use leasehold::{
-    Backend, Client, Clock, ErrorKind, Moment, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion,
-};
+use leasehold::backend::{Claim, ClaimId, Failure, Patience, Release, Step};
+use leasehold::{Backend, Client, Clock, ErrorKind, Moment};
+use leasehold_conformance::{Around, Wrapped};
 
 use crate::world::on_schedules;
 
@@ -36,9 +35,9 @@ impl Recorded {
 }
 
 #[async_trait]
-impl Backend for Recorded {
-    fn profile(&self) -> &Profile {
-        self.store.profile()
+impl Around for Recorded {
+    fn inner(&self) -> &dyn Backend {
+        &*self.store
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -50,33 +49,11 @@ impl Backend for Recorded {
         Ok(step)
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.store.renew(batch).await
-    }
-
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         for claim in batch {
             self.grants.lock().unwrap().remove(&claim.id);
         }
         self.store.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.store.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.store.list(prefix, after, limit).await
     }
 }
 
@@ -84,7 +61,8 @@ impl Backend for Recorded {
 fn never_more_in_any_window() {
     on_schedules(|mut world| async move {
         let clock = world.clock.clone();
-        let recorded = Arc::new(Recorded { store: world.store.clone(), clock, grants: Mutex::default() });
+        let recorded = Recorded { store: world.store.clone(), clock, grants: Mutex::default() };
+        let recorded = Arc::new(Wrapped(recorded));
         world.store = recorded.clone();
         let count = 1 + world.chance.below(5) as u32;
         let period = Duration::from_millis(200 + world.chance.below(800));

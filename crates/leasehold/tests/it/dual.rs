@@ -8,11 +8,8 @@ use async_trait::async_trait;
 use leasehold::layer::{Dual, Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, LossCause, Tuning};
-use leasehold_conformance::{Subject, TakerCommand};
-use leasehold_core::{
-    Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
-    ResourceSummary, Snapshot, SnapshotVersion, Step,
-};
+use leasehold_conformance::{Around, Subject, TakerCommand, Wrapped};
+use leasehold_core::{Backend, BreakOutcome, Claim, Failure, Release};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Lateness, RedisServer};
 use tokio::sync::OnceCell;
@@ -248,43 +245,13 @@ struct Connection {
 }
 
 #[async_trait]
-impl Backend for Connection {
-    fn profile(&self) -> &Profile {
-        self.store.profile()
-    }
-
-    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.store.contend(claim, patience).await
-    }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.store.renew(batch).await
+impl Around for Connection {
+    fn inner(&self) -> &dyn Backend {
+        &*self.store
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         if self.took_it { self.store.release(batch).await } else { vec![Release::Gone; batch.len()] }
-    }
-
-    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        self.store.break_claim(claim).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.store.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.store.list(prefix, after, limit).await
     }
 }
 
@@ -292,7 +259,8 @@ impl Backend for Connection {
 async fn break_through_both_stores_ends_the_claim_in_each() {
     let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
     let client = |took_it| {
-        let connect = |store: &Arc<MemoryBackend>| Arc::new(Connection { store: store.clone(), took_it });
+        let connect =
+            |store: &Arc<MemoryBackend>| Arc::new(Wrapped(Connection { store: store.clone(), took_it }));
         let dual = Dual::of(connect(&old), connect(&new)).unwrap();
         Client::builder().over(Arc::new(dual)).unwrap()
     };

@@ -4,15 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{Store, settles, waiting};
-use async_trait::async_trait;
 use futures_util::FutureExt;
-use leasehold::backend::{
-    AtOnce, Backend, Claim, DirectReply, Failure, Moment, Patience, Profile, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{AtOnce, Backend, Claim, DirectReply, Moment, Release};
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind};
+use leasehold_conformance::{Around, Wrapped};
 
 #[tokio::test]
 async fn uncontended_lock_needs_no_other_task() {
@@ -145,7 +142,8 @@ async fn closed_client_is_granted_nothing_at_once() {
 
 #[tokio::test]
 async fn panic_at_once_leaves_nothing_and_goes_the_longer_way() {
-    let store = Arc::new(Spiteful { memory: MemoryBackend::new(), panics: AtomicU32::new(1) });
+    let store = Spiteful { memory: MemoryBackend::new(), panics: AtomicU32::new(1) };
+    let store = Arc::new(Wrapped(store));
     let locks = Client::builder().over(store.clone()).unwrap();
     // The panic comes after the grant, so the next claim has to wait until the first is released.
     let guard = tokio::time::timeout(SOON, locks.mutex("job").lock()).await.expect("soon").unwrap();
@@ -186,44 +184,13 @@ impl AtOnce for Spiteful {
     }
 }
 
-#[async_trait]
-impl Backend for Spiteful {
-    fn profile(&self) -> &Profile {
-        self.memory.profile()
+impl Around for Spiteful {
+    fn inner(&self) -> &dyn Backend {
+        &self.memory
     }
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
         Some(self)
-    }
-
-    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.memory.contend(claim, patience).await
-    }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.memory.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.memory.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.memory.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.memory.list(prefix, after, limit).await
     }
 }
 

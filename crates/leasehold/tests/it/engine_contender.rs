@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::backend::{
-    Backend, Claim, ClaimId, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
-    Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{Backend, Claim, ClaimId, Failure, Patience, Step};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Guard, Mutex, Result, TokioClock, Tuning};
+use leasehold_conformance::{Around, Wrapped};
 use tokio::task::JoinHandle;
 
 use crate::common::{held, ms, settles, waiting};
@@ -254,9 +252,9 @@ struct ReleasesFirst {
 }
 
 #[async_trait::async_trait]
-impl Backend for ReleasesFirst {
-    fn profile(&self) -> &Profile {
-        self.inner.profile()
+impl Around for ReleasesFirst {
+    fn inner(&self) -> &dyn Backend {
+        &*self.inner
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> std::result::Result<Step, Failure> {
@@ -270,39 +268,14 @@ impl Backend for ReleasesFirst {
         }
         Ok(step)
     }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.inner.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.inner.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> std::result::Result<Snapshot, Failure> {
-        self.inner.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> std::result::Result<Vec<ResourceSummary>, Failure> {
-        self.inner.list(prefix, after, limit).await
-    }
 }
 
 /// Opens a client of a store that releases its first grants itself, and another client.
-fn releasing(first: usize) -> (Arc<ReleasesFirst>, Client, Client) {
+fn releasing(first: usize) -> (Arc<Wrapped<ReleasesFirst>>, Client, Client) {
     let clock = Arc::new(TokioClock::new());
     let inner = Arc::new(MemoryBackend::with_clock(clock.clone()));
-    let store = Arc::new(ReleasesFirst { inner: inner.clone(), first, granted: Default::default() });
+    let store = ReleasesFirst { inner: inner.clone(), first, granted: Default::default() };
+    let store = Arc::new(Wrapped(store));
     let builder = Client::builder().clock(clock.clone()).tuning(Tuning::default().outage(OUTAGE));
     let locks = builder.over(store.clone()).unwrap();
     (store, locks, Client::builder().clock(clock).over(inner).unwrap())

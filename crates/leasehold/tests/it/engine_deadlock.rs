@@ -9,6 +9,7 @@ use leasehold::backend::{Backend, ClaimId, Effect, Failure, FailureKind, LockSup
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Guard, Owner, TokioClock};
+use leasehold_conformance::Wrapped;
 use leasehold_testkit::Warnings;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -138,7 +139,7 @@ async fn wait_is_announced_at_a_place_that_no_other_has() {
     let clock = Arc::new(TokioClock::new());
     let memory = MemoryBackend::with_clock(clock.clone());
     let profile = memory.profile().clone().admission(LockSupport::Exclusive);
-    let store: Arc<dyn Backend> = Arc::new(Profiled(memory, profile));
+    let store: Arc<dyn Backend> = Arc::new(Wrapped(Profiled(memory, profile)));
     let wire = Arc::new(Fault::over(store.clone()));
     let open = |backend| Client::builder().clock(clock.clone()).over(backend).unwrap();
     let (one, two) = (open(wire.clone()), open(store));
@@ -257,7 +258,7 @@ async fn store_without_room_for_announcements_refuses_the_search() {
     let clock = Arc::new(TokioClock::new());
     let memory = MemoryBackend::with_clock(clock.clone());
     let profile = memory.profile().clone().note_max(0);
-    let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
+    let wire = Arc::new(Fault::over(Arc::new(Wrapped(Profiled(memory, profile)))));
     let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
     assert_eq!(locks.deadlocks().await.unwrap_err().kind(), ErrorKind::Unsupported);
     let searches = locks.mutex("a").owner(&Owner::new()).detect_deadlocks(ms(10));

@@ -12,10 +12,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
     AtOnce, Backend, Claim, Clock, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Failure, Moment,
-    Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Patience, Release, Step,
 };
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, State, TokioClock};
+use leasehold_conformance::{Around, Wrapped};
 use tokio::sync::oneshot;
 
 #[tokio::test]
@@ -146,7 +147,7 @@ async fn lock_of_a_direct_request_is_renewed() {
 #[tokio::test(start_paused = true)]
 async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     let (locks, store) = opened();
-    let (others, _) = store.another();
+    let others = another(&store);
     // A refusal at the very start of the clock is not remembered.
     tokio::time::sleep(ms(1)).await;
     let guard = others.mutex("job").lock().await.unwrap();
@@ -202,7 +203,7 @@ async fn caller_that_leaves_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn closing_does_not_wait_for_a_caller_that_is_not_polled() {
     let (locks, store) = opened();
-    let (others, _) = store.another();
+    let others = another(&store);
     let answer = store.hold_back();
     let mutex = locks.mutex("job");
     let mut lock = pin!(mutex.lock());
@@ -223,7 +224,7 @@ async fn closing_does_not_wait_for_a_caller_that_is_not_polled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_waits_for_a_request_that_is_about_to_be_sent() {
     let (locks, store) = opened();
-    let (others, _) = store.another();
+    let others = another(&store);
     let (asking, asked) = std::sync::mpsc::channel();
     let (go, gone) = std::sync::mpsc::channel();
     *store.before_it_asks.lock().unwrap() = Some(Box::new(move || {
@@ -254,7 +255,7 @@ async fn caller_that_waits_learns_of_the_end_of_the_client() {
     let _answer = store.hold_back();
     let mutex = locks.mutex("job");
     let waits = tokio::spawn(async move { mutex.lock().await });
-    held(&store.another().0, "job").await;
+    held(&another(&store), "job").await;
     assert!(locks.close(SOON).await);
     assert_eq!(waits.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
 }
@@ -330,7 +331,7 @@ async fn try_without_an_answer_is_not_refused_by_its_own_grant() {
 #[tokio::test(start_paused = true)]
 async fn try_without_an_answer_that_is_refused_releases_its_claim() {
     let (locks, store) = opened();
-    let (other, _) = store.another();
+    let other = another(&store);
     let guard = other.mutex("job").lock().await.unwrap();
     drop(store.hold_back());
     assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
@@ -347,7 +348,7 @@ async fn try_without_an_answer_that_is_refused_releases_its_claim() {
 #[tokio::test(start_paused = true)]
 async fn try_that_its_own_client_refuses_releases_its_unanswered_claim() {
     let (locks, store) = opened();
-    let (other, _) = store.another();
+    let other = another(&store);
     let guard = other.mutex("job").lock().await.unwrap();
     let answer = store.hold_back();
     let mutex = locks.mutex("job");
@@ -390,7 +391,7 @@ async fn request_under_way_at_the_deadline_is_the_last_attempt() {
     answer.send(()).unwrap();
     lock.await.unwrap().expect("it was granted").release().await.unwrap();
 
-    let guard = store.another().0.mutex("job").lock().await.unwrap();
+    let guard = another(&store).mutex("job").lock().await.unwrap();
     let answer = store.hold_back();
     let mut lock = pin!(mutex.try_lock_for(ms(50)));
     assert!(tokio::time::timeout(ms(100), &mut lock).await.is_err(), "it may still be granted");
@@ -465,7 +466,7 @@ async fn task_that_locks_directly_in_a_loop_lets_others_run() {
 #[tokio::test]
 async fn other_resources_than_the_busy_one_are_asked_for_directly() {
     let (locks, store) = opened();
-    let _guard = store.another().0.mutex("job").lock().await.unwrap();
+    let _guard = another(&store).mutex("job").lock().await.unwrap();
     assert!(locks.mutex("job").try_lock().await.unwrap().is_none());
     let before = store.direct();
     for number in 0..20 {
@@ -510,7 +511,7 @@ impl Wake for Spiteful {
 #[tokio::test(start_paused = true)]
 async fn request_in_flight_is_released_when_the_renewal_ends() {
     let (locks, store) = opened();
-    let (other, _) = store.another();
+    let other = another(&store);
     let guard = locks.mutex("dead").max_hold(ms(50)).lock().await.unwrap();
     let _unanswered = store.hold_back();
     let mutex = locks.mutex("job");
@@ -539,7 +540,12 @@ async fn waiter_of_the_same_client_is_not_passed() {
     settles(&locks, "seats").await;
 }
 
-fn opened() -> (Client, Arc<Distant>) {
+/// Opens another client of the same store; its requests count there.
+fn another(store: &Arc<Wrapped<Distant>>) -> Client {
+    Client::builder().clock(store.clock.clone()).over(store.clone()).unwrap()
+}
+
+fn opened() -> (Client, Arc<Wrapped<Distant>>) {
     Distant::over(MemoryBackend::with_clock)
 }
 
@@ -574,9 +580,9 @@ impl std::fmt::Debug for Distant {
 
 impl Distant {
     /// Opens a store, and a client of it, in the time of the runtime.
-    fn over(memory: impl FnOnce(Arc<dyn Clock>) -> MemoryBackend) -> (Client, Arc<Distant>) {
+    fn over(memory: impl FnOnce(Arc<dyn Clock>) -> MemoryBackend) -> (Client, Arc<Wrapped<Distant>>) {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
-        let store = Arc::new(Distant {
+        let store = Arc::new(Wrapped(Distant {
             memory: memory(clock.clone()),
             clock,
             held_back: Mutex::default(),
@@ -591,13 +597,8 @@ impl Distant {
             forgets: AtomicBool::new(false),
             release_held_back: Mutex::default(),
             before_it_asks: Mutex::default(),
-        });
-        store.another()
-    }
-
-    /// Opens another client of the same store; its requests count here.
-    fn another(self: &Arc<Distant>) -> (Client, Arc<Distant>) {
-        (Client::builder().clock(self.clock.clone()).over(self.clone()).unwrap(), self.clone())
+        }));
+        (another(&store), store)
     }
 
     /// Holds the next answer back until something is sent.
@@ -678,9 +679,9 @@ impl DirectRequests for Distant {
 }
 
 #[async_trait]
-impl Backend for Distant {
-    fn profile(&self) -> &Profile {
-        self.memory.profile()
+impl Around for Distant {
+    fn inner(&self) -> &dyn Backend {
+        &self.memory
     }
 
     fn direct_requests(&self) -> Option<&dyn DirectRequests> {
@@ -692,32 +693,10 @@ impl Backend for Distant {
         self.memory.contend(claim, patience).await
     }
 
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.memory.renew(batch).await
-    }
-
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         let released = self.memory.release(batch).await;
         self.released.fetch_add(1, Ordering::SeqCst);
         released
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.memory.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.memory.list(prefix, after, limit).await
     }
 }
 

@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use crate::common::{Store, ms, settles};
 use futures_util::FutureExt;
-use leasehold::backend::{
-    Backend, Claim, Failure, Liveness, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
-    Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{Backend, Liveness, Profile};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, LossCause, Owner, TokioClock, Tuning};
+use leasehold_conformance::{Around, Wrapped};
 use leasehold_testkit::Warnings;
 
 /// No machine is so busy.
@@ -123,40 +121,13 @@ async fn grant_that_arrives_shortly_before_its_lease_ends_is_renewed_in_time() {
 #[derive(Debug)]
 pub(crate) struct Profiled(pub(crate) MemoryBackend, pub(crate) Profile);
 
-#[async_trait::async_trait]
-impl Backend for Profiled {
+impl Around for Profiled {
+    fn inner(&self) -> &dyn Backend {
+        &self.0
+    }
+
     fn profile(&self) -> &Profile {
         &self.1
-    }
-
-    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.0.contend(claim, patience).await
-    }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.0.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.0.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.0.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.0.list(prefix, after, limit).await
     }
 }
 
@@ -164,7 +135,7 @@ impl Backend for Profiled {
 async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     let memory = MemoryBackend::new();
     let profile = memory.profile().clone().granularity(Duration::from_secs(1));
-    let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
+    let wire = Arc::new(Fault::over(Arc::new(Wrapped(Profiled(memory, profile)))));
     let tuning = Tuning::default().drift(0.5);
     let locks = Client::builder().tuning(tuning).over(wire.clone()).unwrap();
     // Half of it goes for the drift, and a second for the coarseness.
@@ -192,7 +163,7 @@ async fn a_lock_is_renewed_whatever_is_left_of_its_ttl() {
         let clock = Arc::new(TokioClock::new());
         let memory = MemoryBackend::with_clock(clock.clone());
         let profile = memory.profile().clone().granularity(ms(granularity));
-        let wire = Arc::new(Fault::over(Arc::new(Profiled(memory, profile))));
+        let wire = Arc::new(Fault::over(Arc::new(Wrapped(Profiled(memory, profile)))));
         let tuning = Tuning::default().drift(drift).renew_at(renew_at);
         let locks = Client::builder().clock(clock).tuning(tuning);
         let locks = locks.over(wire.clone()).unwrap();
@@ -221,7 +192,7 @@ async fn ttl_that_means_nothing_to_the_store_is_reported_once() {
     let (valid, memory) = (ms(20_000), MemoryBackend::new());
     let mut profile = memory.profile().clone();
     profile.liveness = Liveness::Heartbeat { valid };
-    let locks = Client::builder().over(Arc::new(Profiled(memory, profile))).unwrap();
+    let locks = Client::builder().over(Arc::new(Wrapped(Profiled(memory, profile)))).unwrap();
     locks.mutex("job").lock().await.unwrap().release().await.unwrap();
     locks.mutex("job").ttl(valid).lock().await.unwrap().release().await.unwrap();
     assert_eq!(warnings.count("has no effect"), 0);

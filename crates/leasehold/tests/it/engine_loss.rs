@@ -7,13 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::common::{Store, ms};
-use leasehold::backend::{
-    Backend, Claim, Clock, Failure, LossCause, LossTrigger, Moment, Patience, Profile, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{Backend, Claim, Clock, Failure, LossCause, LossTrigger, Moment, Patience, Step};
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{BreakOutcome, Client, ErrorKind, Event, EventSubscriber, State, SystemClock, TokioClock};
+use leasehold_conformance::{Around, Wrapped};
 
 /// Under these faults of renewals and releases, the lease ends by the holder's clock before its successor is
 /// granted the lock. Returns how long after that end the task that waits for the loss was woken at worst.
@@ -499,9 +497,9 @@ impl Watching {
 }
 
 #[async_trait::async_trait]
-impl Backend for Watching {
-    fn profile(&self) -> &Profile {
-        self.0.profile()
+impl Around for Watching {
+    fn inner(&self) -> &dyn Backend {
+        &self.0
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -511,38 +509,13 @@ impl Backend for Watching {
         self.1.lock().unwrap().push(trigger);
         Ok(Step::Granted(grant.lost(Some(signal))))
     }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.0.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.0.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.0.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.0.list(prefix, after, limit).await
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn loss_that_the_backend_sees_is_reported_and_released_at_once() {
     let clock = Arc::new(TokioClock::new());
-    let store = Arc::new(Watching(MemoryBackend::with_clock(clock.clone()), Mutex::default()));
+    let store = Watching(MemoryBackend::with_clock(clock.clone()), Mutex::default());
+    let store = Arc::new(Wrapped(store));
     let locks = Client::builder().clock(clock).over(store.clone()).unwrap();
     // Before the task that renews has seen the lease, and long after.
     for held_for in [ms(0), ms(3_000)] {

@@ -6,13 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::backend::{
-    Backend, Claim, Failure, LossCause, ManualClock, Patience, Profile, Proof, Registers, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
-};
+use leasehold::backend::{Backend, Claim, Failure, LossCause, ManualClock, Patience, Proof, Step};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Guard, Owner, Result, TokioClock, Tuning};
+use leasehold_conformance::{Around, Wrapped};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(1);
@@ -164,7 +162,7 @@ async fn closed_client_uses_no_token_up() {
 
 #[tokio::test]
 async fn store_that_cannot_transfer_says_so_before_anything_is_sent() {
-    let store = Proving { inner: MemoryBackend::new(), transfers: false };
+    let store = Wrapped(Proving { inner: MemoryBackend::new(), transfers: false });
     let wire = Arc::new(Fault::over(Arc::new(store)));
     let locks = Client::builder().over(wire.clone()).unwrap();
     assert_eq!(locks.mutex("job").transferable().unwrap_err().kind(), ErrorKind::Unsupported);
@@ -234,13 +232,9 @@ struct Proving {
 }
 
 #[async_trait::async_trait]
-impl Backend for Proving {
-    fn profile(&self) -> &Profile {
-        self.inner.profile()
-    }
-
-    fn registers(&self) -> Option<&dyn Registers> {
-        self.inner.registers()
+impl Around for Proving {
+    fn inner(&self) -> &dyn Backend {
+        &self.inner
     }
 
     fn supports_transfer(&self) -> bool {
@@ -253,38 +247,12 @@ impl Backend for Proving {
             busy => Ok(busy),
         }
     }
-
-    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.inner.renew(batch).await
-    }
-
-    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.inner.release(batch).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.inner.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.inner.list(prefix, after, limit).await
-    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn transfer_is_refused_if_another_guard_of_the_owner_takes_the_proof_meanwhile() {
     let clock = Arc::new(TokioClock::new());
-    let store = Proving { inner: MemoryBackend::with_clock(clock.clone()), transfers: true };
+    let store = Wrapped(Proving { inner: MemoryBackend::with_clock(clock.clone()), transfers: true });
     let wire = Arc::new(Fault::over(Arc::new(store)));
     let locks = Client::builder().clock(clock).over(wire.clone()).unwrap();
     let owner = Owner::new();

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use simulated::backend::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
-    SnapshotVersion, Step,
-};
+use leasehold_conformance::{Around, Wrapped};
+use simulated::backend::{Backend, Claim, Failure, Release, Renew, Renewal};
 use simulated::local::MemoryBackend;
 use simulated::{State, probe};
 use tokio::task::yield_now;
@@ -33,22 +31,22 @@ impl Parted {
     }
 }
 
+fn parted(patience: Duration) -> Arc<dyn Backend> {
+    Arc::new(Wrapped(Parted { memory: store(), patience }))
+}
+
 fn is_dead(claim: &Claim) -> bool {
     claim.resource.as_str().starts_with("dead")
 }
 
 #[async_trait]
-impl Backend for Parted {
-    fn profile(&self) -> &Profile {
-        self.memory.profile()
+impl Around for Parted {
+    fn inner(&self) -> &dyn Backend {
+        &*self.memory
     }
 
     fn part(&self, claim: &Claim) -> u64 {
         u64::from(is_dead(claim))
-    }
-
-    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.memory.contend(claim, patience).await
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
@@ -64,30 +62,12 @@ impl Backend for Parted {
             Err(failure) => Release::unknown_for(batch.len(), &failure),
         }
     }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.memory.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.memory.list(prefix, after, limit).await
-    }
 }
 
 /// Lets releases hang in one part, and checks that they delay none in the other.
 pub(crate) fn one_part_hangs_in_releases(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
-        let locks = client(Arc::new(Parted { memory: store(), patience: dice.ms(500, 10_000) }));
+        let locks = client(parted(dice.ms(500, 10_000)));
         for number in 0..dice.between(70, 150) {
             drop(locks.mutex(format!("dead/{number}")).lock().await.unwrap());
             yield_now().await;
@@ -108,7 +88,7 @@ pub(crate) fn one_part_hangs_in_releases(seed: u64, mutant: &'static str) -> Ver
 /// Lets renewals hang in one part, and checks that they make no lease of the other suspect.
 pub(crate) fn one_part_hangs_in_renewals(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
-        let locks = client(Arc::new(Parted { memory: store(), patience: dice.ms(500, 10_000) }));
+        let locks = client(parted(dice.ms(500, 10_000)));
         let ttl = dice.ms(1_000, 5_000);
         let mut guards = Vec::new();
         for number in 0..dice.between(2, 6) {

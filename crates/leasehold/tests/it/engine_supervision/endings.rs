@@ -283,7 +283,7 @@ async fn backend_future_is_never_dropped_midway() {
 
 async fn holder_of(
     locks: &Client,
-    store: &Arc<Odd>,
+    store: &Odd,
     go: &tokio::sync::watch::Sender<bool>,
 ) -> leasehold::ClaimInfo {
     go.send_replace(true);

@@ -8,11 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    Backend, BreakOutcome, Claim, Clock, Failure, Hint, Moment, Patience, Profile, Registers, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, BreakOutcome, Claim, Clock, Failure, Hint, Moment, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Event, EventSubscriber};
+use leasehold_conformance::{Around, Wrapped};
 
 /// The kind of a call to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,15 +46,15 @@ impl Odd {
     pub(crate) fn new(
         clock: Arc<dyn Clock>,
         hook: impl Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
-    ) -> Arc<Odd> {
-        Arc::new(Odd {
+    ) -> Arc<Wrapped<Odd>> {
+        Arc::new(Wrapped(Odd {
             inner: MemoryBackend::with_clock(clock),
             hook: Box::new(hook),
             calls: Default::default(),
             is_silent: AtomicBool::new(false),
             busy_attempt: AtomicU64::new(0),
             has_no_profile: AtomicBool::new(false),
-        })
+        }))
     }
 
     pub(crate) fn calls(&self, call: Call) -> u64 {
@@ -104,14 +105,14 @@ pub(crate) fn fail(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
 }
 
 #[async_trait]
-impl Backend for Odd {
+impl Around for Odd {
+    fn inner(&self) -> &dyn Backend {
+        &self.inner
+    }
+
     fn profile(&self) -> &Profile {
         assert!(!self.has_no_profile.load(Ordering::SeqCst), "no profile (odd)");
         self.inner.profile()
-    }
-
-    fn registers(&self) -> Option<&dyn Registers> {
-        self.inner.registers()
     }
 
     fn part(&self, claim: &Claim) -> u64 {
@@ -226,7 +227,7 @@ impl EventSubscriber for EventLog {
 pub(crate) struct World {
     pub(crate) clock: Arc<Ticks>,
     pub(crate) event_log: Arc<EventLog>,
-    pub(crate) store: Arc<Odd>,
+    pub(crate) store: Arc<Wrapped<Odd>>,
     pub(crate) locks: Client,
 }
 
