@@ -31,7 +31,7 @@ use crate::state::uncontended::{FastPath, Watched};
 pub(crate) enum Look {
     Admitted(Grant),
     /// It is in the queue here, and has to wait.
-    Blocked(NodeQueue, usize, OwnNode),
+    Blocked(Place),
     /// It is the first of those that want a lease, and so many others have all leases.
     Full(usize, OwnNode),
     /// It has no place, and would not be admitted behind so many.
@@ -40,6 +40,15 @@ pub(crate) enum Look {
     Gone,
     /// A node that it needs was made, or changed during the look: it has to look again.
     Again,
+}
+
+/// The place of a claim in a queue.
+pub(crate) struct Place {
+    /// The queue, as it was seen.
+    pub(crate) queue: NodeQueue,
+    /// The position of its own node there.
+    pub(crate) index: usize,
+    pub(crate) own: OwnNode,
 }
 
 /// The queue, and its container's state.
@@ -57,31 +66,15 @@ impl Ensemble {
                 Look::Admitted(grant) => return Ok(Step::Granted(grant)),
                 Look::Refused(ahead) => return Ok(busy(ahead)),
                 Look::Gone | Look::Again => {}
-                Look::Blocked(_, MAX_QUEUE.., own) if !patience.is_ended() => {
+                Look::Blocked(Place { index: MAX_QUEUE.., own, .. }) if !patience.is_ended() => {
                     self.leave(&session, claim, &own).await?;
                     let detail = format!("{MAX_QUEUE} claims are queued for it already: try again later");
                     return Err(Failure::unavailable(detail));
                 }
-                Look::Blocked(queue, index, own) => {
-                    let blockers = self.blockers(&session, claim, &own, &queue, index);
-                    let ended = match patience.is_ended() {
-                        false => wait_for_any(blockers.await.map_err(unsettled)?, patience.ended()).await,
-                        true if own.role == NodeRole::Locks
-                            && self.lease_fits_behind(&session, claim, index).await? =>
-                        {
-                            // A claim that looks once waits for others that are just being granted a lease.
-                            let until = *passing.get_or_insert_with(|| patience.now().after(PASSING));
-                            wait_for_any(
-                                blockers.await.map_err(unsettled)?,
-                                tokio::time::sleep(patience.now().until(until)),
-                            )
-                            .await
-                        }
-                        true => true,
-                    };
-                    if ended {
-                        self.leave(&session, claim, &own).await?;
-                        return Ok(busy(index));
+                Look::Blocked(place) => {
+                    if self.must_leave(&session, claim, &place, patience, &mut passing).await? {
+                        self.leave(&session, claim, &place.own).await?;
+                        return Ok(busy(place.index));
                     }
                 }
                 Look::Full(taken, own) => {
@@ -94,6 +87,32 @@ impl Ensemble {
         }
         // The place is kept; the caller returns at once.
         Ok(busy(0))
+    }
+
+    /// Waits until a claim that has to wait may be admitted. Returns `true` if its time ends first, so that it must
+    /// leave its place.
+    ///
+    /// A claim that looks once waits only for others that are just being granted a lease. `passing` is the end of that
+    /// wait, which all looks of one step share.
+    async fn must_leave(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+        place: &Place,
+        patience: &Patience,
+        passing: &mut Option<Moment>,
+    ) -> Result<bool, Failure> {
+        let blockers = self.blockers(session, claim, place);
+        if !patience.is_ended() {
+            return Ok(wait_for_any(blockers.await.map_err(unsettled)?, patience.ended()).await);
+        }
+        let is_for_lease = place.own.role == NodeRole::Locks;
+        if !is_for_lease || !self.lease_fits_behind(session, claim, place.index).await? {
+            return Ok(true);
+        }
+        let until = *passing.get_or_insert_with(|| patience.now().after(PASSING));
+        let blockers = blockers.await.map_err(unsettled)?;
+        Ok(wait_for_any(blockers, tokio::time::sleep(patience.now().until(until))).await)
     }
 
     /// Returns the session of the claim, or one that has capacity for it.
@@ -203,7 +222,7 @@ impl Ensemble {
             return Look::Gone;
         };
         if !queue.admits(index) {
-            return Look::Blocked(queue, index, own);
+            return Look::Blocked(Place { queue, index, own });
         }
         Look::Admitted(self.grant(session, claim, own, asked_at))
     }
@@ -446,14 +465,12 @@ impl Ensemble {
         &self,
         session: &EnsembleSession,
         claim: &Claim,
-        own: &OwnNode,
-        queue: &NodeQueue,
-        index: usize,
+        place: &Place,
     ) -> Result<Vec<Watching>, Failure> {
-        let container = self.names.node(&claim.resource, own.role);
+        let container = self.names.node(&claim.resource, place.own.role);
         let limit = self.config.timeout;
         let mut watchers = Vec::new();
-        match queue.blockers(index) {
+        match place.queue.blockers(place.index) {
             Blockers::Some(entries) => {
                 let paths: Vec<String> =
                     entries.iter().map(|entry| format!("{container}/{}", entry.name)).collect();
@@ -467,7 +484,7 @@ impl Ensemble {
             }
             Blockers::Any => match session.watch_children(&container, limit).await {
                 Ok((names, _, watcher)) => {
-                    if self.names.queue(names).as_ref() == Ok(queue) {
+                    if self.names.queue(names).as_ref() == Ok(&place.queue) {
                         watchers.push(watcher);
                     }
                 }
@@ -476,28 +493,6 @@ impl Ensemble {
             },
         }
         Ok(watchers)
-    }
-
-    /// Gives up the place.
-    pub(crate) async fn leave(
-        &self,
-        session: &EnsembleSession,
-        claim: &Claim,
-        own: &OwnNode,
-    ) -> Result<(), Failure> {
-        // A node that could not be removed is abandoned, whatever the reason.
-        self.delete(session, &self.path(claim, own)).await.map_err(unsettled)?;
-        self.claims.forget(claim.id);
-        Ok(())
-    }
-
-    /// Removes a node. Returns `true` if it existed.
-    pub(crate) async fn delete(&self, session: &EnsembleSession, path: &str) -> Result<bool, Failure> {
-        match session.ask(self.config.timeout, session.client.delete(path, None)).await {
-            Ok(()) => Ok(true),
-            Err(Error::NoNode) => Ok(false),
-            Err(error) => Err(layout::failure(error, "cannot remove a claim")),
-        }
     }
 
     pub(crate) fn path(&self, claim: &Claim, own: &OwnNode) -> String {

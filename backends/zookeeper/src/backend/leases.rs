@@ -15,7 +15,7 @@ use futures_util::future::join;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Resource};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult};
 
-use crate::backend::acquire::{Look, enqueue_failure, look_failure};
+use crate::backend::acquire::{Look, Place, enqueue_failure, look_failure};
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
@@ -82,7 +82,7 @@ impl Ensemble {
             return Ok(Look::Gone);
         };
         if !queue.admits(index) {
-            return Ok(Look::Blocked(queue, index, own));
+            return Ok(Look::Blocked(Place { queue, index, own }));
         }
         match self.semaphore(session, claim).await {
             Ok(None) => Ok(Look::Again),

@@ -12,13 +12,14 @@ use futures_util::stream;
 use leasehold_backend::random;
 use leasehold_core::{Claim, Failure, Moment, Release};
 use leasehold_machine::since_boot;
+use zookeeper_client::Error;
 
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
-use crate::protocol::layout::unsettled;
+use crate::protocol::layout::{self, unsettled};
 use crate::protocol::names::NodeRole;
 use crate::protocol::resource_view;
-use crate::state::claim_table::{Stage, TrackedClaim};
+use crate::state::claim_table::{OwnNode, Stage, TrackedClaim};
 use crate::state::leftovers::EndFailure;
 
 impl Ensemble {
@@ -29,6 +30,28 @@ impl Ensemble {
         }
         let ends: Vec<_> = batch.iter().map(|claim| self.end(claim)).collect();
         stream::iter(ends).buffered(AT_ONCE).collect().await
+    }
+
+    /// Gives up the place of a claim in its queue.
+    pub(crate) async fn leave(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+        own: &OwnNode,
+    ) -> Result<(), Failure> {
+        // A node that could not be removed is abandoned, whatever the reason.
+        self.delete(session, &self.path(claim, own)).await.map_err(unsettled)?;
+        self.claims.forget(claim.id);
+        Ok(())
+    }
+
+    /// Removes a node. Returns `true` if it existed.
+    pub(crate) async fn delete(&self, session: &EnsembleSession, path: &str) -> Result<bool, Failure> {
+        match session.ask(self.config.timeout, session.client.delete(path, None)).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => Err(layout::failure(error, "cannot remove a claim")),
+        }
     }
 
     async fn end(&self, claim: &Claim) -> Release {
