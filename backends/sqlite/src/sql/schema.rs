@@ -99,65 +99,103 @@ impl Machine {
     }
 }
 
+/// The row that says which client, on which run of which machine, last decided about the claims.
+struct Signed {
+    oldest_client: i64,
+    boot: String,
+    namespace: String,
+}
+
+/// A decision about the claims in the tables.
+#[derive(Debug, PartialEq, Eq)]
+enum Claims {
+    /// They are of this run of the machine, and the bounds of the fences hold.
+    OfThisRun,
+    /// Nothing proves that they are of an earlier run: they stay, and end with their leases at the latest.
+    PerhapsOfThisRun,
+    /// Their holders are gone, for this reason. Without a reason there never were any.
+    Gone(Option<&'static str>),
+}
+
 /// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier
 /// one. Returns the bounds of the fences.
 ///
 /// Another boot identity may follow a loss of power, so all fences from then on are above those that may have
 /// been lost. If the machine did not stop, fences only skip some numbers.
+fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<Fences, Failure> {
+    let (failed, table) = (|error| failure(config, error), &config.table);
+    let found = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
+    let found = transaction.query_row(&found, [], |row| {
+        Ok(Signed { oldest_client: row.get(0)?, boot: row.get(1)?, namespace: row.get(2)? })
+    });
+    let latest = || {
+        let latest = format!(
+            "SELECT max(coalesce((SELECT max(origin) FROM {table}), 0), \
+                        coalesce((SELECT max(origin) FROM {table}_registers), 0))"
+        );
+        transaction.query_row(&latest, [], |row| row.get(0)).map_err(failed)
+    };
+    match judge(config, found.optional().map_err(failed)?, here, latest)? {
+        Claims::OfThisRun => return Fences::read(transaction, table, here.wall_ahead).map_err(failed),
+        Claims::PerhapsOfThisRun => {}
+        Claims::Gone(why) => {
+            if let Some(why) = why {
+                tracing::info!(database = %config, "{why}: claims from before are removed");
+            }
+            remove_claims(transaction, table).map_err(failed)?;
+        }
+    }
+    sign(transaction, config, here)
+}
+
+/// Decides about the claims from what was `found`. `latest` reads the latest time in a row; it is called only if
+/// nothing else decides.
 ///
-/// It does not prove a restart: containers on this very kernel read one of their own, or
+/// Another boot identity does not prove a restart: containers on this very kernel read one of their own, or
 /// none. What is evidence is the clock that counts from the start: it shows less than a row says only after
 /// a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
 /// leases, as after any crash. A database that was moved from another time namespace has no holders, and times of
 /// another clock.
-fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<Fences, Failure> {
-    let (failed, table) = (|error| failure(config, error), &config.table);
-    let meta = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
-    let found: Option<(i64, String, String)> = transaction
-        .query_row(&meta, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()
-        .map_err(failed)?;
-    match found {
-        None => {}
-        Some((oldest_client, ..)) if oldest_client > FORM => {
-            return Err(unsupported(config, "its tables were made for a newer leasehold: update this one"));
-        }
-        Some((.., there)) if there == MOVED => {
-            tracing::info!(database = %config, "the time namespace is another: claims from before are removed");
-        }
-        Some((.., there)) if there != here.namespace => {
-            let text = format!(
-                "it was last used in another time namespace, where time since the start of the machine is another: \
-                 use it from one time namespace; when no process uses it any more, \
-                 `UPDATE {table}_meta SET namespace = '{MOVED}'` removes its claims and makes it usable here"
-            );
-            return Err(unsupported(config, &text));
-        }
-        Some((oldest_client, known, _))
-            if known == here.boot && !known.is_empty() && oldest_client == FORM =>
-        {
-            return Fences::read(transaction, table, here.wall_ahead).map_err(failed);
-        }
-        Some(_) => {
-            let latest = format!(
-                "SELECT max(coalesce((SELECT max(origin) FROM {table}), 0), \
-                            coalesce((SELECT max(origin) FROM {table}_registers), 0))"
-            );
-            let latest: i64 = transaction.query_row(&latest, [], |row| row.get(0)).map_err(failed)?;
-            if here.now >= latest {
-                return sign(transaction, config, here);
-            }
-            tracing::info!(database = %config, "the machine was started again: claims from before are removed");
-        }
+fn judge(
+    config: &SqliteConfig,
+    found: Option<Signed>,
+    here: &Machine,
+    latest: impl FnOnce() -> Result<i64, Failure>,
+) -> Result<Claims, Failure> {
+    let Some(found) = found else { return Ok(Claims::Gone(None)) };
+    if found.oldest_client > FORM {
+        return Err(unsupported(config, "its tables were made for a newer leasehold: update this one"));
     }
-    // The holders from before the machine started again, or from another time namespace, are gone. Fences stay.
+    if found.namespace == MOVED {
+        return Ok(Claims::Gone(Some("the time namespace is another")));
+    }
+    if found.namespace != here.namespace {
+        let table = &config.table;
+        let text = format!(
+            "it was last used in another time namespace, where time since the start of the machine is another: \
+             use it from one time namespace; when no process uses it any more, \
+             `UPDATE {table}_meta SET namespace = '{MOVED}'` removes its claims and makes it usable here"
+        );
+        return Err(unsupported(config, &text));
+    }
+    if found.boot == here.boot && !found.boot.is_empty() && found.oldest_client == FORM {
+        return Ok(Claims::OfThisRun);
+    }
+    if here.now >= latest()? {
+        return Ok(Claims::PerhapsOfThisRun);
+    }
+    Ok(Claims::Gone(Some("the machine was started again")))
+}
+
+/// Removes all claims. Fences stay, and so do registers.
+fn remove_claims(transaction: &Connection, table: &str) -> rusqlite::Result<()> {
     let clear =
         format!("UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0");
-    transaction.execute(&clear, []).map_err(failed)?;
-    // Registers stay; what they are to be kept for is counted from the start of the machine now.
+    transaction.execute(&clear, [])?;
+    // What registers are to be kept for is counted from the start of the machine now.
     let settle = format!("UPDATE {table}_registers SET lapses = lapses - origin, origin = 0");
-    transaction.execute(&settle, []).map_err(failed)?;
-    sign(transaction, config, here)
+    transaction.execute(&settle, [])?;
+    Ok(())
 }
 
 /// Writes down which client, on which run of the machine, last decided about the claims, and the bounds of its
@@ -286,6 +324,41 @@ mod tests {
 
     fn is_held(connection: &Connection) -> bool {
         connection.query_row("SELECT claims = 'held' FROM leasehold", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn what_the_last_client_wrote_decides_about_the_claims() {
+        let (_, config) = database();
+        let here = Machine { namespace: "here".to_owned(), ..machine("boot", 1_000) };
+        let started = Claims::Gone(Some("the machine was started again"));
+        for (oldest_client, boot, namespace, latest, expected) in [
+            (FORM, "boot", "here", None, Claims::OfThisRun),
+            (FORM, "boot", MOVED, None, Claims::Gone(Some("the time namespace is another"))),
+            (FORM, "other", "here", Some(1_000), Claims::PerhapsOfThisRun),
+            (FORM, "other", "here", Some(1_001), started),
+            (FORM, "", "here", Some(0), Claims::PerhapsOfThisRun),
+            (FORM - 1, "boot", "here", Some(0), Claims::PerhapsOfThisRun),
+        ] {
+            let found = Signed { oldest_client, boot: boot.to_owned(), namespace: namespace.to_owned() };
+            let latest = || latest.ok_or_else(|| Failure::unavailable("nothing asks for it"));
+            let claims = judge(&config, Some(found), &here, latest).unwrap();
+            assert_eq!(claims, expected, "{oldest_client}, '{boot}', {namespace}");
+        }
+        let none = || -> Result<i64, Failure> { unreachable!("nothing asks for it") };
+        assert_eq!(judge(&config, None, &here, none).unwrap(), Claims::Gone(None));
+        for (oldest_client, namespace, why) in
+            [(FORM + 1, MOVED, "newer leasehold"), (FORM, "there", "another time namespace")]
+        {
+            let found = Signed { oldest_client, boot: "boot".to_owned(), namespace: namespace.to_owned() };
+            let refused = judge(&config, Some(found), &here, none).unwrap_err();
+            assert!(refused.detail().contains(why), "{refused}");
+        }
+        // Two machines that cannot read their boot identity are not taken for one.
+        let nameless = Signed { oldest_client: FORM, boot: String::new(), namespace: String::new() };
+        assert_eq!(
+            judge(&config, Some(nameless), &machine("", 1_000), || Ok(1_001)).unwrap(),
+            Claims::Gone(Some("the machine was started again"))
+        );
     }
 
     #[test]
