@@ -239,12 +239,7 @@ impl MySqlConfig {
         if self.database.is_empty() {
             return Err(invalid(format!("a database is missing: write {FORM}")));
         }
-        if self.sql.tls == Tls::Verified
-            && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(_)))
-        {
-            return Err(invalid("a unix socket has no TLS: take sslmode away"));
-        }
-        Ok(())
+        self.sql.check_sockets(&self.endpoints, |endpoint| matches!(endpoint, Endpoint::Unix(_)))
     }
 }
 

@@ -288,12 +288,7 @@ impl PostgresConfig {
         if self.credentials.user.is_none() {
             return Err(invalid("a user is missing: write postgres://user@host/database, or set PGUSER"));
         }
-        if self.sql.tls == Tls::Verified
-            && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(..)))
-        {
-            return Err(invalid("a unix socket has no TLS: take sslmode away"));
-        }
-        Ok(())
+        self.sql.check_sockets(&self.endpoints, |endpoint| matches!(endpoint, Endpoint::Unix(..)))
     }
 }
 

@@ -1,5 +1,7 @@
-//! The common parts of SQL databases that keep cells as rows: numbers, names, answers, promises and checks.
+//! The common parts of SQL databases that keep cells as rows: connections, numbers, names, answers, promises and
+//! checks.
 
+mod connections;
 mod diagnose;
 
 use std::collections::HashMap;
@@ -7,15 +9,17 @@ use std::time::Duration;
 
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Note, Profile, QueueOrder,
-    Resource,
+    Resource, WaitMode,
 };
 
+pub use connections::{dial_in_turn, permit};
 pub use diagnose::{Rights, privileges_finding, unexamined_finding, user_for_locks};
 
 use crate::cell::{Cell, MAX_TTL, MIN_TTL, PLACE_TTL};
+use crate::url::sql::SqlOptions;
 
 /// The most claims that one request renews: a few milliseconds of the server's time.
-pub const RENEW_BATCH_MAX: usize = 500;
+const RENEW_BATCH_MAX: usize = 500;
 
 /// Returns the promises of leases in the rows of a database whose fences have this grade.
 pub fn lease_profile(name: &'static str, order: QueueOrder, grade: FenceGrade) -> Profile {
@@ -26,6 +30,17 @@ pub fn lease_profile(name: &'static str, order: QueueOrder, grade: FenceGrade) -
         .durability(durability(grade))
         .place_ttl(if order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
         .granularity(Duration::from_millis(1))
+        .renew_batch_max(RENEW_BATCH_MAX)
+        .note_max(Note::MAX_BYTES)
+}
+
+/// Returns the promises of locks that connections to a database hold, without those that depend on the database: fences
+/// and shared locks.
+pub fn session_profile(name: &'static str, options: &SqlOptions, waiting: WaitMode) -> Profile {
+    Profile::new(name, Liveness::Heartbeat { valid: options.silence })
+        .waiting(waiting)
+        .durability(Durability::LostOnFailover)
+        .place_ttl(options.server_timeout())
         .renew_batch_max(RENEW_BATCH_MAX)
         .note_max(Note::MAX_BYTES)
 }

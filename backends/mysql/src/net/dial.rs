@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use leasehold_backend::sql;
 use leasehold_backend::url::{reveal, trusted_authorities};
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::prelude::{FromValue, Protocol, Queryable};
@@ -84,20 +85,8 @@ impl Link {
         config: &MySqlConfig,
         question: &Question,
     ) -> Result<(Link, Answer), Failure> {
-        let mut last = None;
-        for endpoint in &config.endpoints {
-            let dialling = Link::dial_one(config, endpoint, question);
-            match tokio::time::timeout(config.sql.timeout, dialling).await {
-                Ok(Ok(dialled)) => return Ok(dialled),
-                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
-                Ok(Err(failure)) => last = Some(failure),
-                Err(_) => {
-                    let text = format!("{endpoint} did not answer within {:?}", config.sql.timeout);
-                    last = Some(Failure::unavailable(text));
-                }
-            }
-        }
-        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+        let dial = |endpoint| Link::dial_one(config, endpoint, question);
+        sql::dial_in_turn(&config.endpoints, config.sql.timeout, dial).await
     }
 
     async fn dial_one(

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_backend::sql;
 use leasehold_core::{Clock, Failure, Moment};
 use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -89,10 +90,7 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let permit = match tokio::time::timeout(self.config.sql.timeout, self.permits.acquire()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("the server")),
-        };
+        let permit = sql::permit(&self.permits, &self.config.sql, "the server").await?;
         if let Some((mut link, used_at)) = self.take() {
             if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
                 return Ok((permit, link));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_backend::sql;
-use leasehold_core::{Durability, Failure, FenceGrade, Liveness, Profile, WaitMode};
+use leasehold_core::{Durability, Failure, FenceGrade, Profile, WaitMode};
 use mysql_async::Row;
 
 use crate::config::{Dialect, Endpoint, MySqlConfig};
@@ -49,17 +49,11 @@ impl Server {
     /// Returns the promises of locks that a connection holds here. They are this server's alone, and known
     /// to no replica.
     pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: WaitMode) -> Profile {
-        Profile::new("mysql", Liveness::Heartbeat { valid: config.sql.silence })
-            .waiting(waiting)
-            .fencing(match config.dialect {
-                Dialect::Native => self.grade(),
-                // Clients without leasehold draw no fences.
-                Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
-            })
-            .durability(Durability::LostOnFailover)
-            .place_ttl(config.sql.server_timeout())
-            .renew_batch_max(sql::RENEW_BATCH_MAX)
-            .note_max(leasehold_core::Note::MAX_BYTES)
+        sql::session_profile("mysql", &config.sql, waiting).fencing(match config.dialect {
+            Dialect::Native => self.grade(),
+            // Clients without leasehold draw no fences.
+            Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
+        })
     }
 
     /// Returns what rows survive here, as far as this server says.

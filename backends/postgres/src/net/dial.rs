@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
+use leasehold_backend::sql;
 use leasehold_backend::url::{client_settings, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -96,20 +97,8 @@ impl Link {
     }
 
     async fn dial_in_turn(config: &PostgresConfig, question: Option<&str>) -> Result<Dialled, Failure> {
-        let mut last = None;
-        for endpoint in &config.endpoints {
-            let dialling = Link::dial_one(config, endpoint, question);
-            match tokio::time::timeout(config.sql.timeout, dialling).await {
-                Ok(Ok(dialled)) => return Ok(dialled),
-                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
-                Ok(Err(failure)) => last = Some(failure),
-                Err(_) => {
-                    let text = format!("{endpoint} did not answer within {:?}", config.sql.timeout);
-                    last = Some(Failure::unavailable(text));
-                }
-            }
-        }
-        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+        let dial = |endpoint| Link::dial_one(config, endpoint, question);
+        sql::dial_in_turn(&config.endpoints, config.sql.timeout, dial).await
     }
 
     async fn dial_one(

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_backend::random;
+use leasehold_backend::{random, sql};
 use leasehold_core::{Effect, Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::Row;
@@ -102,10 +102,7 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let permit = match tokio::time::timeout(self.config.sql.timeout, self.permits.acquire()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("PostgreSQL")),
-        };
+        let permit = sql::permit(&self.permits, &self.config.sql, "PostgreSQL").await?;
         Ok((permit, self.lend().await?))
     }
 

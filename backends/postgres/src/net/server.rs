@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use leasehold_backend::{random, sql};
-use leasehold_core::{
-    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, WaitMode,
-};
+use leasehold_core::{Durability, Effect, Failure, FailureKind, FenceGrade, LockSupport, Profile, WaitMode};
 use tokio_postgres::{AsyncMessage, Row};
 
 use crate::config::{PostgresConfig, Wait};
@@ -90,14 +88,9 @@ impl Server {
     /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
     /// server from its successor, the locks are the first's alone.
     pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: WaitMode) -> Profile {
-        Profile::new("postgres", Liveness::Heartbeat { valid: config.sql.silence })
+        sql::session_profile("postgres", &config.sql, waiting)
             .admission(LockSupport::SharedExclusive)
-            .waiting(waiting)
             .fencing(self.grade())
-            .durability(Durability::LostOnFailover)
-            .place_ttl(config.sql.server_timeout())
-            .renew_batch_max(sql::RENEW_BATCH_MAX)
-            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that

@@ -111,13 +111,15 @@ impl SqlOptions {
         })
     }
 
-    /// Reports a statement that was not sent: for as long as it may wait, others used all connections to
-    /// `server`.
-    pub fn all_busy(&self, server: &str) -> Failure {
-        let SqlOptions { connections, timeout, .. } = self;
-        Failure::unavailable(format!(
-            "all {connections} connections to {server} were busy for {timeout:?}: raise connections= of the URL"
-        ))
+    /// Refuses TLS if one of the endpoints is a unix socket.
+    ///
+    /// # Errors
+    /// `Invalid`, with what to write instead.
+    pub fn check_sockets<E>(&self, endpoints: &[E], is_socket: impl Fn(&E) -> bool) -> Result<(), Failure> {
+        if self.tls == Tls::Verified && endpoints.iter().any(is_socket) {
+            return Err(invalid("a unix socket has no TLS: take sslmode away"));
+        }
+        Ok(())
     }
 
     /// Returns how long the server keeps a silent session, at least as well as at most.
