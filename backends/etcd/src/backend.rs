@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{
     Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, LockSupport,
     Patience, Profile, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
@@ -56,7 +57,7 @@ impl EtcdBackend {
     /// be used.
     pub async fn connect(config: EtcdConfig) -> Result<EtcdBackend, Failure> {
         if config.exposes_password() {
-            tracing::warn!("the password for etcd crosses the network in the clear: write etcds://");
+            warn_of_exposed_password(&config, "use etcds://");
         }
         let dialect = config.dialect;
         let layout = Layout::new(config.prefix(), dialect);

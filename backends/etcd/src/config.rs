@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_backend::url::{
     self, Credentials, Host, Lack, Options, Parts, Scheme, SecretString, StoreUrls, TlsFiles, UrlOption,
-    invalid,
+    invalid, is_exposed,
 };
 use leasehold_core::Failure;
 
@@ -172,7 +172,7 @@ impl EtcdConfig {
 
     /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
-        self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
+        self.tls.is_none() && is_exposed(&self.hosts, || self.user().is_some())
     }
 
     fn check(&self) -> Result<(), Failure> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold_backend::url::{
     self, Credentials, Host, Lack, Options, Parts, Scheme, StoreUrls, TlsFiles, UrlOption, invalid,
+    is_exposed,
 };
 use leasehold_core::Failure;
 
@@ -128,8 +129,7 @@ impl MemcachedConfig {
 
     /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
-        let leaves = self.hosts.iter().any(|host| !host.is_loopback());
-        self.tls.is_none() && leaves && !matches!(self.login.password(), Ok(None))
+        self.tls.is_none() && is_exposed(&self.hosts, || self.login.may_have_password())
     }
 
     fn check(&self) -> Result<(), Failure> {

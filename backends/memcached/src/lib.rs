@@ -15,6 +15,7 @@ mod protocol;
 use std::sync::Arc;
 
 use leasehold_backend::cell::CellBackend;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{Backend, Clock, Failure};
 
 pub use config::{MemcachedConfig, URLS};
@@ -35,7 +36,7 @@ use net::servers::Servers;
 /// do.
 pub async fn connect(config: MemcachedConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
-        tracing::warn!(servers = %config, "the password crosses the network in the clear: use memcacheds://");
+        warn_of_exposed_password(&config, "use memcacheds://");
     }
     let dialect = config.dialect;
     let servers = Servers::new(Arc::new(config));

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use leasehold_backend::cell::{CellBackend, ShedBackend};
 use leasehold_backend::session::SessionBackend;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{Backend, Clock, Failure};
 
 use backend::session::for_update::ForUpdate;
@@ -73,7 +74,7 @@ pub type MySqlBackend = CellBackend<MySqlCells>;
 /// cannot work on this server. The text says what to do.
 pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
-        tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");
+        warn_of_exposed_password(&config, "add sslmode=verify-full");
     }
     if config.dialect == Dialect::ShedLock {
         return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config, clock).await?)));

@@ -13,7 +13,7 @@ use leasehold_backend::url::sql::{
 };
 use leasehold_backend::url::{
     CREATE, Credentials, Host, Lack, Options, PASSWORD_FILE, Parts, Scheme, StoreUrls, TIMEOUT, UrlOption,
-    invalid,
+    invalid, is_exposed,
 };
 use leasehold_core::Failure;
 
@@ -262,9 +262,11 @@ impl PostgresConfig {
 
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
-        let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
-        let is_open = self.sql.tls == Tls::Off && self.endpoints.iter().any(remote);
-        is_open && !matches!(self.credentials.password(), Ok(None))
+        let hosts = self.endpoints.iter().filter_map(|endpoint| match endpoint {
+            Endpoint::Tcp(host) => Some(host),
+            Endpoint::Unix(..) => None,
+        });
+        self.sql.tls == Tls::Off && is_exposed(hosts, || self.credentials.may_have_password())
     }
 
     /// Names the tables in this schema from now on, whatever the search path of a session is.

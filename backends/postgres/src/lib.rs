@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use leasehold_backend::cell::{CellBackend, ShedBackend};
 use leasehold_backend::session::SessionBackend;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{Backend, Clock, Failure};
 
 use backend::session::{Advisory, ForUpdate};
@@ -76,7 +77,7 @@ pub type PostgresBackend = CellBackend<PostgresCells>;
 /// cannot work on this connection. The text says what to do.
 pub async fn connect(config: PostgresConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
-        tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");
+        warn_of_exposed_password(&config, "add sslmode=verify-full");
     }
     if config.dialect == Dialect::ShedLock {
         return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config).await?)));

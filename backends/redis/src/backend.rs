@@ -16,6 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::pollers::Pollers;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{
     Backend, Claim, DirectAnswer, DirectRelease, DirectRequests, Failure, Finding, Moment, Patience, Profile,
     RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
@@ -73,7 +74,7 @@ impl RedisBackend {
     pub async fn connect(config: RedisConfig) -> Result<RedisBackend, Failure> {
         config.must_be_native()?;
         if config.exposes_password() {
-            tracing::warn!(server = %config, "the password crosses the network in the clear: use rediss://");
+            warn_of_exposed_password(&config, "use rediss://");
         }
         let source: Arc<dyn Source> = match &config.deployment {
             Deployment::Single => Arc::new(Fixed::new(config.endpoint.clone())),

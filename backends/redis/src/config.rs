@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_backend::url::{
-    self, Credentials, Host, Lack, Options, Parts, Scheme, StoreUrls, TlsFiles, UrlOption,
+    self, Credentials, Host, Lack, Options, Parts, Scheme, StoreUrls, TlsFiles, UrlOption, is_exposed,
 };
 use leasehold_core::{Failure, QueueOrder};
 
@@ -219,7 +219,7 @@ impl RedisConfig {
             Deployment::Cluster(seeds) => (seeds, None),
         };
         let mut logins = [&self.credentials].into_iter().chain(sentinels);
-        !named.iter().all(Host::is_loopback) && logins.any(|login| !matches!(login.password(), Ok(None)))
+        is_exposed(named, || logins.any(Credentials::may_have_password))
     }
 
     /// Returns the endpoint of another server of the same deployment: reached as the first one is.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use leasehold_backend::url::{
     self, Credentials, Host, Lack, Options, PASSWORD_FILE, Parts, Scheme, StoreUrls, TlsFiles, UrlOption,
+    warn_of_exposed_password,
 };
 use leasehold_core::Failure;
 use leasehold_core::quorum::Member;
@@ -112,12 +113,17 @@ impl RedlockConfig {
         MIN_TTL
     }
 
+    /// Logs a warning if the password crosses a network in the clear, once for all servers. It is called before they
+    /// are connected to.
+    pub fn warn_of_exposed_password(&self) {
+        if self.servers.iter().any(RedisConfig::exposes_password) {
+            warn_of_exposed_password(self, "use redlocks://");
+        }
+    }
+
     /// Returns the servers, not connected to yet.
     pub fn members(&self) -> Vec<Arc<dyn Member>> {
         let member = |config: &RedisConfig| Arc::new(RedisNode::new(config.clone())) as Arc<dyn Member>;
-        if self.servers.iter().any(RedisConfig::exposes_password) {
-            tracing::warn!(servers = %self, "the password crosses the network in the clear: use redlocks://");
-        }
         self.servers.iter().map(member).collect()
     }
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::url::warn_of_exposed_password;
 use leasehold_core::{
     Backend, Claim, Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Patience, Profile,
     QueueOrder, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
@@ -62,7 +63,7 @@ impl ZooKeeperBackend {
     /// than a tick of the servers.
     pub async fn connect(config: ZooKeeperConfig) -> Result<ZooKeeperBackend, Failure> {
         if config.exposes_password() {
-            tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");
+            warn_of_exposed_password(&config, "use zks://");
         }
         let names =
             Names::new(config.base(), config.dialect, config.user().is_some()).with_mutexes(config.mutexes);

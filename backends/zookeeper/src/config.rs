@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_backend::url::{
     self, Credentials, Host, Lack, Options, Parts, Scheme, SecretString, StoreUrls, TlsFiles, UrlOption,
-    invalid, reveal,
+    invalid, is_exposed, reveal,
 };
 use leasehold_core::Failure;
 
@@ -139,7 +139,7 @@ impl ZooKeeperConfig {
 
     /// Returns `true` if a password would cross a network in the clear.
     pub(crate) fn exposes_password(&self) -> bool {
-        self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
+        self.tls.is_none() && is_exposed(&self.hosts, || self.user().is_some())
     }
 
     /// Returns the path that all locks are below; empty for ZooKeeper's own root.

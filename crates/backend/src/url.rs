@@ -23,7 +23,7 @@ mod tls_files;
 mod typo;
 
 pub use common::{CA, CERT, COMMON, CREATE, Create, KEY, ORDER, PASSWORD_FILE, TIMEOUT};
-pub use credentials::{Credentials, reveal};
+pub use credentials::{Credentials, is_exposed, reveal, warn_of_exposed_password};
 pub use host::Host;
 pub use option::{AnyOption, Requirement, UrlOption};
 pub use options::Options;

@@ -1,5 +1,6 @@
 //! The login, and where the password comes from.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use leasehold_core::Failure;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::url::common::PASSWORD_FILE;
+use crate::url::host::Host;
 use crate::url::options::Options;
 use crate::url::refusal::invalid;
 
@@ -84,6 +86,11 @@ impl Credentials {
         Ok(Some(SecretString::from(text.trim_end_matches(['\r', '\n']))))
     }
 
+    /// Returns `true` if a password is found now, or cannot be read.
+    pub fn may_have_password(&self) -> bool {
+        !matches!(self.password(), Ok(None))
+    }
+
     /// Returns `true` if the URL itself, or a file that it names, has a password.
     pub fn names_password(&self) -> bool {
         self.given.is_some() || self.file.is_some()
@@ -97,6 +104,21 @@ impl Credentials {
             (user, Some(_)) => format!("{}:***@", user.as_deref().unwrap_or_default()),
         }
     }
+}
+
+/// Returns `true` if a password crosses a network on the way to these hosts, to which connections have no TLS.
+///
+/// `has_password` is called only if one of the hosts is another machine: it may read a file.
+pub fn is_exposed<'a>(
+    hosts: impl IntoIterator<Item = &'a Host>,
+    has_password: impl FnOnce() -> bool,
+) -> bool {
+    hosts.into_iter().any(|host| !host.is_loopback()) && has_password()
+}
+
+/// Logs that the password for a store [is exposed](is_exposed). `advice` says what to change of the URL.
+pub fn warn_of_exposed_password(store: &impl Display, advice: &str) {
+    tracing::warn!(%store, "the password crosses the network in the clear: {advice}");
 }
 
 /// Checks whether every user may read the file.
@@ -142,6 +164,24 @@ mod tests {
         assert_eq!((shown(None, Some("p")), shown(Some("me"), None)), (":***@".to_owned(), "me@".to_owned()));
         assert_eq!(shown(None, None), "");
         assert!(of(Some(""), None).user.is_none());
+    }
+
+    #[test]
+    fn password_is_exposed_on_the_way_to_another_machine() {
+        let host = |name: &str| Host { name: name.to_owned(), port: 1 };
+        let (here, there) = ([host("localhost"), host("127.0.0.1"), host("::1")], [host("::1"), host("db")]);
+        assert!(is_exposed(&there, || true) && !is_exposed(&there, || false));
+        for hosts in [&here[..], &[]] {
+            assert!(!is_exposed(hosts, || unreachable!("nothing crosses a network")));
+        }
+    }
+
+    #[test]
+    fn password_that_cannot_be_read_may_exist() {
+        assert!(of(Some("me"), Some("p")).may_have_password() && !of(Some("me"), None).may_have_password());
+        let mut unreadable = of(Some("me"), None);
+        unreadable.read_from("/leasehold/no/such/file");
+        assert!(unreadable.may_have_password());
     }
 
     #[test]

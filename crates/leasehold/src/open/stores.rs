@@ -159,6 +159,7 @@ pub(super) struct Redlock;
 impl Store for Redlock {
     async fn open(&self, url: &str) -> Result<Arc<dyn Backend>, Failure> {
         let config = leasehold_redis::RedlockConfig::parse(url)?;
+        config.warn_of_exposed_password();
         let terms = QuorumConfig::new(config.min_ttl(), config.max_ttl());
         Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await?))
     }
