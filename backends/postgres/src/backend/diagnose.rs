@@ -11,7 +11,7 @@ use crate::config::{Method, quoted};
 use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
-use crate::net::server::{Server, Sessions};
+use crate::net::server::{Server, SessionPath};
 use crate::sql::home;
 use crate::sql::schema::grants_to;
 
@@ -129,20 +129,22 @@ const OWN_SESSIONS: &str = "notifications arrive, and what a session holds is it
 
 fn sessions(server: &Server) -> Finding {
     let (severity, found, meaning) = match server.sessions {
-        Sessions::Direct => (Severity::Good, "nothing is between client and server", OWN_SESSIONS),
-        Sessions::Kept => (
+        SessionPath::Direct => (Severity::Good, "nothing is between client and server", OWN_SESSIONS),
+        SessionPath::Kept => (
             Severity::Good,
             "something between client and server keeps a session for each connection",
             OWN_SESSIONS,
         ),
-        Sessions::Shared => (
+        SessionPath::Shared => (
             Severity::Notice,
             "a pooler shares the server's sessions among its clients",
             "leases in rows work; waiters poll, and advisory locks are impossible",
         ),
     };
     let advice = match server.sessions {
-        Sessions::Shared => "connect to the server itself, or a pool in session mode, for quicker hand-overs",
+        SessionPath::Shared => {
+            "connect to the server itself, or a pool in session mode, for quicker hand-overs"
+        }
         _ => "",
     };
     Finding::new("pooler", severity, found).meaning(meaning).advice(advice)

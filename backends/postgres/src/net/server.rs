@@ -24,12 +24,12 @@ pub(crate) struct Server {
     pub(crate) unawaited: i64,
     /// Those that are away and for which the server keeps what they lack.
     pub(crate) away: i64,
-    pub(crate) sessions: Sessions,
+    pub(crate) sessions: SessionPath,
 }
 
 /// The connection path between this client and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sessions {
+pub(crate) enum SessionPath {
     /// Nothing that has connections of its own.
     Direct,
     /// Something, and each connection to it is one session of the server.
@@ -72,7 +72,7 @@ impl Server {
 
     /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
-        let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
+        let listens = config.wait == Wait::Listen && self.sessions != SessionPath::Shared;
         sql::lease_profile("postgres", config.sql.order, self.grade()).waiting(if listens {
             WaitMode::Notifies
         } else {
@@ -146,11 +146,11 @@ fn named(setting: &str) -> Option<i64> {
 /// that: by chance the first connection gets the same session back each time. What no chance gives is a
 /// notification to a connection that is between two transactions: only one that has a session of its own
 /// receives it.
-async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
+async fn probe(pool: &Pool) -> Result<SessionPath, Failure> {
     let one = pool.lend().await?;
     if one.is_direct {
         pool.give_back(one);
-        return Ok(Sessions::Direct);
+        return Ok(SessionPath::Direct);
     }
     let (two, mut messages) = Link::dial_listening(&pool.config).await?;
     let token = format!("{:016x}", random::number().unwrap_or_default());
@@ -160,7 +160,7 @@ async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
     // What was set in a session that others will get is taken back, as far as that session can be reached.
     set(&two, "").await?;
     pool.give_back(one);
-    Ok(if is_kept { Sessions::Kept } else { Sessions::Shared })
+    Ok(if is_kept { SessionPath::Kept } else { SessionPath::Shared })
 }
 
 /// Checks whether an idle connection receives the notification that another one sends.
@@ -220,7 +220,7 @@ mod tests {
             standbys,
             unawaited: 0,
             away: 0,
-            sessions: Sessions::Direct,
+            sessions: SessionPath::Direct,
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
         let config = PostgresConfig::parse("postgres://me@h").unwrap();
         let mut server = server(true, "on", "", 0);
         assert_eq!(server.profile(&config).waiting, WaitMode::Notifies);
-        server.sessions = Sessions::Shared;
+        server.sessions = SessionPath::Shared;
         assert_eq!(server.profile(&config).waiting, WaitMode::Polls);
     }
 }

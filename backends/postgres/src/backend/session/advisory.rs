@@ -36,7 +36,7 @@ use super::{Base, draw_session_name};
 use crate::config::{Create, PostgresConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Link, only, read};
-use crate::net::server::Sessions as Shared;
+use crate::net::server::SessionPath;
 use statements::Statements;
 use table_gate::{TableGate, table_wait};
 
@@ -51,7 +51,7 @@ pub(crate) struct Advisory {
 impl Advisory {
     pub(crate) async fn connect(config: PostgresConfig) -> Result<Advisory, Failure> {
         let base = Base::connect(config).await?;
-        if base.server.sessions == Shared::Shared {
+        if base.server.sessions == SessionPath::Shared {
             return Err(shared());
         }
         let names = &base.config.names;
@@ -83,7 +83,7 @@ impl Sessions for Advisory {
 
     async fn open(&self) -> Result<AdvisorySession, Failure> {
         let link = self.base.dial().await?;
-        if self.base.server.sessions == Shared::Direct && !link.is_direct {
+        if self.base.server.sessions == SessionPath::Direct && !link.is_direct {
             return Err(Failure::unavailable(
                 "something is between this client and the server, and nothing was when it connected: connect anew",
             ));
