@@ -46,6 +46,6 @@ pub use backend::SessionBackend;
 pub use combiner::Combiner;
 pub use diagnose::break_finding;
 pub use sessions::{
-    Answer, Capacity, Holder, LONGEST_WAIT, LockRequest, SHOWN_AFTER, Session, Sessions, Sharing, collision,
-    foreign_holder,
+    Answer, Capacity, Holder, LONGEST_WAIT, SHOWN_AFTER, Session, SessionRequest, Sessions, Sharing,
+    collision, foreign_holder,
 };

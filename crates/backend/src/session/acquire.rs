@@ -16,7 +16,7 @@ use crate::session::backend::SessionBackend;
 use crate::session::claims::{Entered, Reserved};
 use crate::session::open::OpenSession;
 use crate::session::session_pool::{SessionPool, is_doubtful};
-use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, LockRequest, Session, Sessions, Sharing};
+use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, Session, SessionRequest, Sessions, Sharing};
 
 impl<C: Sessions> SessionBackend<C> {
     /// Takes one step towards holding the claim.
@@ -67,7 +67,7 @@ impl<C: Sessions> SessionBackend<C> {
         };
         let pending = PendingRequest { pool: &self.pool, open: &open, is_settled: false };
         let asked_at = patience.now();
-        let answer = open.session.lock(&LockRequest { claim, wait: Duration::ZERO, sharing }).await;
+        let answer = open.session.lock(&SessionRequest { claim, wait: Duration::ZERO, sharing }).await;
         pending.settle();
         match answer {
             Ok(Answer::Taken { fence, is_shown }) => {
@@ -189,7 +189,7 @@ async fn wait_on<S: Session>(
     patience: &Patience,
     released: &CancellationToken,
 ) -> Result<Answer, Failure> {
-    let request = LockRequest { claim, wait, sharing: Sharing::None };
+    let request = SessionRequest { claim, wait, sharing: Sharing::None };
     if wait.is_zero() {
         return open.session.lock(&request).await;
     }

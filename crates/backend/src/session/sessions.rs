@@ -138,7 +138,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After
     /// one whose effect is not known the session is closed. The method must return within the session's own
     /// time limit also where the server does not answer; a request that waits has `wait` and the limit.
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure>;
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure>;
 
     /// Writes down for other clients that these claims hold, so that `holders`, `list` and `evict` find
     /// them: claims whose [`Answer::Taken`] said that they are not shown. None of them is released
@@ -177,7 +177,7 @@ pub trait Session: Debug + Send + Sync + 'static {
 
 /// One request for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct LockRequest<'a> {
+pub struct SessionRequest<'a> {
     /// The claim that asks. Its share is exclusive or a reader's.
     pub claim: &'a Claim,
     /// The time for which the server may let it wait; zero where it must answer at once. Never longer than

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::input::{AcquireQuery, HoldId, json, query};
 use super::stream::{Form, until_last};
-use crate::holds::{Arrival, EndShape, EventShape, Events, GrantShape, LockRequest};
+use crate::holds::{Arrival, EndShape, EventShape, Events, GrantShape, HoldRequest};
 use crate::problem::Problem;
 use crate::state::State;
 
@@ -26,7 +26,7 @@ pub(super) async fn acquire(
     body: Body,
 ) -> Result<Response, Problem> {
     let wait = query::<AcquireQuery>(&uri)?.wait()?;
-    let request: LockRequest = json(body).await?;
+    let request: HoldRequest = json(body).await?;
     request.check(&state.config.limits)?;
     match Form::accepted(&headers) {
         Some(form) => Ok(streamed(form, state.holds.stream(&id, &request, wait, &arrival).await?)),

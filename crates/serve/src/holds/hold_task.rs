@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::command::{Command, Outlet, Party, busy};
 use super::end::End;
-use super::request::{HeldLock, LockRequest, OnDisconnect};
+use super::request::{HeldLock, HoldRequest, OnDisconnect};
 use super::table::Place;
 use crate::problem::{Code, Problem};
 
@@ -24,7 +24,7 @@ pub(super) struct HoldTask {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) wake: Arc<Notify>,
     pub(super) client: Client,
-    pub(super) request: Arc<LockRequest>,
+    pub(super) request: Arc<HoldRequest>,
     pub(super) ttl: Duration,
     /// The end of the grace time, once the server is about to end.
     pub(super) closing: watch::Receiver<Option<Moment>>,

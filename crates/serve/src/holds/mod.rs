@@ -36,7 +36,7 @@ use end::End;
 use hold_task::{HoldTask, WAITING_PAUSE};
 use table::{Found, Handle, Place, Table};
 
-pub(crate) use request::{LockRequest, duration};
+pub(crate) use request::{HoldRequest, duration};
 pub(crate) use shape::{EndShape, EventShape, GrantShape};
 
 /// The locks that are held for HTTP clients, and the requests that wait for one.
@@ -156,7 +156,7 @@ impl Holds {
     pub(crate) async fn acquire(
         &self,
         id: &str,
-        request: &LockRequest,
+        request: &HoldRequest,
         wait: Duration,
         arrival: &Arrival,
     ) -> Result<GrantShape, Problem> {
@@ -180,7 +180,7 @@ impl Holds {
     pub(crate) async fn stream(
         &self,
         id: &str,
-        request: &LockRequest,
+        request: &HoldRequest,
         wait: Duration,
         arrival: &Arrival,
     ) -> Result<Events, Problem> {
@@ -343,7 +343,7 @@ impl Holds {
         }
     }
 
-    fn enter(&self, id: &str, request: &LockRequest) -> Result<Handle, Problem> {
+    fn enter(&self, id: &str, request: &HoldRequest) -> Result<Handle, Problem> {
         let begin = || {
             let (sender, commands) = mpsc::channel(COMMANDS_MAX);
             let (request, wake) = (Arc::new(request.clone()), Arc::new(Notify::new()));

@@ -12,8 +12,8 @@ use crate::problem::Problem;
 
 /// The request for a lock. Two requests with one id have to be equal.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LockRequest {
+#[serde(deny_unknown_fields, expecting = "struct LockRequest")]
+pub(crate) struct HoldRequest {
     /// The name of the lock.
     pub(crate) name: String,
     /// The request for a lock.
@@ -96,7 +96,7 @@ impl HeldLock {
     }
 }
 
-impl LockRequest {
+impl HoldRequest {
     /// Checks what can be checked without the store.
     ///
     /// # Errors
@@ -245,8 +245,8 @@ const TTL_MIN: Duration = Duration::from_millis(500);
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<LockRequest, String> {
-        let request: LockRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn parsed(text: &str) -> Result<HoldRequest, String> {
+        let request: HoldRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
         request.check(&Limits::default()).map_err(|problem| problem.detail)?;
         Ok(request)
     }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::command::Command;
 use super::end::End;
-use super::request::LockRequest;
+use super::request::HoldRequest;
 use crate::config::Limits;
 use crate::problem::{Code, Problem};
 
@@ -33,7 +33,7 @@ struct Ids {
 /// The way to the task of one id.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
-    pub(super) request: Arc<LockRequest>,
+    pub(super) request: Arc<HoldRequest>,
     pub(super) commands: mpsc::Sender<Command>,
     /// Wakes the task when a client has gone.
     pub(super) wake: Arc<Notify>,
@@ -83,7 +83,7 @@ impl Table {
     pub(super) fn enter(
         &self,
         id: &str,
-        request: &LockRequest,
+        request: &HoldRequest,
         limits: &Limits,
         is_closing: impl FnOnce() -> bool,
         begin: impl FnOnce() -> Handle,

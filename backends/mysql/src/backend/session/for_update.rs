@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::random;
-use leasehold_backend::session::{Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, Holder, Session, SessionRequest, Sessions, Sharing};
 use leasehold_core::{
     Claim, ClaimInfo, Clock, Failure, Fence, Finding, Profile, Resource, ResourceSummary, WaitMode,
 };
@@ -141,7 +141,7 @@ impl RowSession {
     }
 
     /// Begins a transaction and locks the row, in one round trip; then enters the holder.
-    async fn take(&self, request: &LockRequest<'_>) -> Result<Taking, Refusal> {
+    async fn take(&self, request: &SessionRequest<'_>) -> Result<Taking, Refusal> {
         self.transaction.fetch_add(1, Ordering::SeqCst);
         // Whole seconds are what the server knows, and it looks once a second.
         let seconds = request.wait.as_secs_f64().ceil().max(1.0);
@@ -197,7 +197,7 @@ impl RowSession {
     }
 
     /// Requests the lock once, and creates what is missing first.
-    async fn lock_once(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock_once(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         for tries in 1..=MAX_TRIES {
             let refusal = match self.take(request).await {
                 Ok(Taking::Taken(fence)) => {
@@ -232,7 +232,7 @@ impl RowSession {
     }
 
     /// Makes the row; `false` where a transaction that is still open has made it.
-    async fn make_row(&self, request: &LockRequest<'_>) -> Result<bool, Failure> {
+    async fn make_row(&self, request: &SessionRequest<'_>) -> Result<bool, Failure> {
         let name = literal(request.claim.resource.as_str());
         let statement = format!("INSERT IGNORE INTO {} (name) VALUES ({name})", self.rows);
         match self.link.run_within(&statement, request.wait + LATE).await {
@@ -254,7 +254,7 @@ impl RowSession {
 
 #[async_trait]
 impl Session for RowSession {
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         // It is also notified of a cancellation that arrives before it is first polled.
         let cancelled = self.cancelled.notified();
         let wait_guard = WaitGuard::of(self, request);
@@ -315,7 +315,7 @@ struct WaitGuard {
 }
 
 impl WaitGuard {
-    fn of(session: &RowSession, request: &LockRequest<'_>) -> WaitGuard {
+    fn of(session: &RowSession, request: &SessionRequest<'_>) -> WaitGuard {
         let kill = format!("KILL IS_USED_LOCK({})", utf8(&session.session_name));
         WaitGuard { base: session.base.clone(), kill: (!request.wait.is_zero()).then_some(kill) }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing, foreign_holder,
+    Answer, Capacity, Holder, Session, SessionRequest, Sessions, Sharing, foreign_holder,
 };
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Failure, Finding, Note, Profile, Resource, ResourceSummary, Share,
@@ -308,7 +308,7 @@ impl GetLockSession {
 
 #[async_trait]
 impl Session for GetLockSession {
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         let claim = request.claim;
         for is_last in [false, true] {
             let refusal = match self.take(claim).await {

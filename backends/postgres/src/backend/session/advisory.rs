@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing, collision, foreign_holder,
+    Answer, Capacity, Holder, Session, SessionRequest, Sessions, Sharing, collision, foreign_holder,
 };
 use leasehold_backend::sql::signed;
 use leasehold_core::{
@@ -197,8 +197,8 @@ impl Leftover {
 }
 
 impl AdvisorySession {
-    async fn take(&self, request: &LockRequest<'_>) -> Result<Answer, Refusal> {
-        let LockRequest { claim, sharing, .. } = request;
+    async fn take(&self, request: &SessionRequest<'_>) -> Result<Answer, Refusal> {
+        let SessionRequest { claim, sharing, .. } = request;
         let key = Key::of(claim.resource.as_str());
         let (statements, fences) = &*self.statements;
         let (wide, one, high, low) = key.numbers();
@@ -255,7 +255,7 @@ impl AdvisorySession {
     }
 
     /// Releases a lock whose statement failed, in case it was taken.
-    async fn put_back(&self, request: &LockRequest<'_>) -> Result<(), Failure> {
+    async fn put_back(&self, request: &SessionRequest<'_>) -> Result<(), Failure> {
         let is_exclusive = request.claim.share.is_exclusive();
         if !is_exclusive {
             let id = request.claim.id.to_hex();
@@ -307,7 +307,7 @@ impl AdvisorySession {
 
 #[async_trait]
 impl Session for AdvisorySession {
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         for is_last in [false, true] {
             let refusal = match self.take(request).await {
                 Ok(answer) => return Ok(answer),

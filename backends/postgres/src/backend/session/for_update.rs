@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::random;
-use leasehold_backend::session::{Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, Holder, Session, SessionRequest, Sessions, Sharing};
 use leasehold_core::{
     Backoff, Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode,
 };
@@ -136,7 +136,7 @@ enum RequestState {
 
 impl RowSession {
     /// Begins a transaction, locks the row, and enters the holder.
-    async fn take(&self, request: &LockRequest<'_>) -> Result<Taking, Refusal> {
+    async fn take(&self, request: &SessionRequest<'_>) -> Result<Taking, Refusal> {
         let session_name = draw_session_name().map_err(Refusal::Failed)?;
         let limit = self.base.limit() + request.wait;
         let begin = format!(
@@ -172,7 +172,7 @@ impl RowSession {
     }
 
     /// Requests the lock once, and creates what is missing first.
-    async fn lock_once(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock_once(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         for _ in 0..MAX_TRIES {
             let refusal = match self.take(request).await {
                 Ok(Taking::Taken(answer)) => return Ok(answer),
@@ -237,7 +237,7 @@ impl RowSession {
 
 #[async_trait]
 impl Session for RowSession {
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         let _request = RequestScope::begin(&self.request);
         if self.link.is_direct {
             return self.lock_once(request).await;
@@ -247,7 +247,7 @@ impl Session for RowSession {
         loop {
             let wait = left.min(SLICE);
             left = left.saturating_sub(SLICE);
-            let answer = self.lock_once(&LockRequest { wait, ..*request }).await?;
+            let answer = self.lock_once(&SessionRequest { wait, ..*request }).await?;
             if answer != Answer::Busy || left.is_zero() || *self.request.borrow() == RequestState::Cancelled {
                 return Ok(answer);
             }

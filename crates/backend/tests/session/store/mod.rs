@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Capacity, Holder, LockRequest, Session, SessionBackend, Sessions, Sharing,
+    Answer, Capacity, Holder, Session, SessionBackend, SessionRequest, Sessions, Sharing,
 };
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Finding, Liveness, LockSupport,
@@ -486,7 +486,7 @@ impl MemorySession {
         if self.is_open() { Ok(()) } else { Err(Failure::unanswered("the session has ended")) }
     }
 
-    fn try_lock(&self, request: &LockRequest<'_>, key: &str) -> Answer {
+    fn try_lock(&self, request: &SessionRequest<'_>, key: &str) -> Answer {
         let (number, share) = (self.number, request.claim.share);
         // Nothing waits for this change.
         let state = &mut *self.server.state.lock().unwrap();
@@ -510,7 +510,7 @@ impl MemorySession {
 
 #[async_trait]
 impl Session for MemorySession {
-    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &SessionRequest<'_>) -> Result<Answer, Failure> {
         let key = request.claim.resource.as_str().trim_start_matches("alias of ").to_owned();
         let until = tokio::time::Instant::now() + request.wait;
         let (mut changes, mut calls) = (self.server.changes.subscribe(), self.calls.subscribe());
