@@ -36,8 +36,8 @@ impl Seen {
 
 /// Looks at a guard; a loss that no task has marked yet stays unmarked.
 pub fn look(guard: &Guard) -> Seen {
-    let held = guard.hold().held();
-    Seen { marked: held.marked(), until: held.valid_until(), now: guard.hold().now() }
+    let lease = guard.hold().lease();
+    Seen { marked: lease.marked(), until: lease.valid_until(), now: guard.hold().now() }
 }
 
 /// Resolves when a guard ends: lost with a cause, or released (`None`).

@@ -28,7 +28,7 @@ pub(super) struct Member {
 
 impl Members {
     pub(super) fn new(liveness_lock: RwLock) -> Members {
-        Members { ttl: liveness_lock.lease(), liveness_lock }
+        Members { ttl: liveness_lock.requested_ttl(), liveness_lock }
     }
 
     #[must_use]

@@ -124,7 +124,7 @@ impl MultiLock {
             };
             match held {
                 Some(held) => {
-                    let (mut changes, resource) = (held.hold().held().watch(), held.resource().clone());
+                    let (mut changes, resource) = (held.hold().lease().watch(), held.resource().clone());
                     losses.push(async move { Loss { cause: changes.lost().await, resource } });
                     guard.guards.push(held);
                 }

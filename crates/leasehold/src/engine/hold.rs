@@ -30,7 +30,7 @@ pub(crate) struct Hold {
     engine: Arc<Engine>,
     /// The lease; `None` once the hold has ended. Each way to end takes it out, so the drop that follows
     /// finds nothing to release.
-    held: Option<Arc<Lease>>,
+    lease: Option<Arc<Lease>>,
     /// The number of times that the claim was passed on since the server's grant.
     passed: Passed,
     /// The time at which this user got it, where events are observed.
@@ -92,17 +92,17 @@ impl End {
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: Passed) -> Hold {
+    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, passed: Passed) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
         let (is_reported, keep_until) = (AtomicBool::new(false), AtomicU64::new(0));
-        Hold { engine, held: Some(held), passed, since, is_reported, users: None, keep_until, end: None }
+        Hold { engine, lease: Some(lease), passed, since, is_reported, users: None, keep_until, end: None }
     }
 
-    /// Returns the granted claim.
-    pub(crate) fn held(&self) -> &Arc<Lease> {
-        // Invariant: `held` is taken only by what consumes the hold.
-        match &self.held {
-            Some(held) => held,
+    /// Returns the lease that it is the right to use.
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        // Invariant: `lease` is taken only by what consumes the hold.
+        match &self.lease {
+            Some(lease) => lease,
             None => unreachable!("a released hold is not reachable"),
         }
     }
@@ -127,40 +127,40 @@ impl Hold {
     /// Returns the proof that the backend keeps with the grant. A condition made from it holds for as
     /// long as the claim does, so the claim is not passed to another user from here on.
     pub(crate) fn proof(&self) -> &Proof {
-        if !self.held().proof.is_none() {
+        if !self.lease().proof.is_none() {
             self.pin();
         }
-        &self.held().proof
+        &self.lease().proof
     }
 
     /// Pins the claim to this user: from here on it is not handed off locally.
     pub(crate) fn pin(&self) {
-        let held = self.held();
-        if held.pin() {
-            self.engine.end_handoff(&held.claim.resource, held.claim.id);
+        let lease = self.lease();
+        if lease.pin() {
+            self.engine.end_handoff(&lease.claim.resource, lease.claim.id);
         }
     }
 
     /// Ends the hold and signals that. Returns the claim, and how its use ended.
     fn finish(&mut self) -> Option<(Arc<Lease>, Ended)> {
-        let held = self.held.take()?;
+        let lease = self.lease.take()?;
         let at = self.engine.clock.now();
-        let state = held.end_use(at);
+        let state = lease.end_use(at);
         if let Some(end) = &self.end {
             end.signal(state);
         }
-        Some((held, Ended { state, at }))
+        Some((lease, Ended { state, at }))
     }
 
     /// Takes the claim out of the hold so that it can be marked as lost. The listeners of the hold see
     /// that loss.
-    pub(super) fn into_held(mut self) -> Option<Arc<Lease>> {
-        self.held.take()
+    pub(super) fn into_lease(mut self) -> Option<Arc<Lease>> {
+        self.lease.take()
     }
 
     /// Ends the hold without a release: the claim belongs to another user by now.
     pub(super) fn defuse(mut self) {
-        self.held = None;
+        self.lease = None;
     }
 
     /// Returns `true` if it is known to have existed before `moment`.
@@ -179,28 +179,28 @@ impl Hold {
     }
 
     /// Reports for how long it was held, unless it was lost, which has been reported already.
-    pub(super) fn report_end(&self, held: &Lease) {
+    pub(super) fn report_end(&self, lease: &Lease) {
         if let Some(since) = self.since
             && self.is_reported.load(Ordering::SeqCst)
-            && !matches!(held.state(), State::Lost(_))
+            && !matches!(lease.state(), State::Lost(_))
         {
             let held_for = self.engine.clock.now().since(since);
-            self.engine.events.emit(|| Event::Released { resource: &held.claim.resource, held: held_for });
+            self.engine.events.emit(|| Event::Released { resource: &lease.claim.resource, held: held_for });
         }
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.held().fence(self.passed.all)
+        self.lease().fence(self.passed.all)
     }
 
     /// Leaves the claim to its lease: it is neither renewed nor released, and ends on the server when its
     /// ttl is over. Returns `false` if it was already lost, and so released.
     pub(crate) fn leave_to_lease(mut self) -> bool {
-        let Some((held, _)) = self.finish() else { return false };
+        let Some((lease, _)) = self.finish() else { return false };
         // If the renewal task has released the lost claim, nothing is left to its lease.
-        let ours = held.retire();
+        let ours = lease.retire();
         if ours {
-            self.engine.leave_to_lease(&held);
+            self.engine.leave_to_lease(&lease);
         }
         ours
     }
@@ -232,7 +232,7 @@ impl Hold {
         loop {
             let now = self.now_if_kept();
             let Some(until) = self.kept_until(now) else { return now };
-            let stays = stays(self.engine.clone(), self.held().clone(), until);
+            let stays = stays(self.engine.clone(), self.lease().clone(), until);
             // A thread that is ending cannot wait for a timer, or for a change.
             let is_over = if can_enter_a_runtime() {
                 stays.await
@@ -256,10 +256,10 @@ impl Hold {
     pub(crate) fn release(mut self) -> (State, impl Future<Output = Released>) {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
         let mut state = State::Valid;
-        let ending = self.finish().map_or(Ending::Unwatched, |(held, ended)| {
+        let ending = self.finish().map_or(Ending::Unwatched, |(lease, ended)| {
             state = ended.state;
-            self.report_end(&held);
-            self.engine.hand_off_or_release(held, ended, self.passed, Waits::Yes)
+            self.report_end(&lease);
+            self.engine.hand_off_or_release(lease, ended, self.passed, Waits::Yes)
         });
         let released = async {
             // An inline release progresses only while it is polled here. It is also ready when the reaper has
@@ -286,9 +286,9 @@ impl Hold {
 }
 
 /// Waits until `until`; `false` if the lock is lost or the client closes before.
-async fn stays(engine: Arc<Engine>, held: Arc<Lease>, until: Moment) -> bool {
-    let mut changes = held.watch();
-    drop(held);
+async fn stays(engine: Arc<Engine>, lease: Arc<Lease>, until: Moment) -> bool {
+    let mut changes = lease.watch();
+    drop(lease);
     tokio::select! {
         biased;
         is_open = engine.sleep(engine.clock.now().until(until)) => is_open,
@@ -298,10 +298,10 @@ async fn stays(engine: Arc<Engine>, held: Arc<Lease>, until: Moment) -> bool {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((held, ended)) = self.finish() {
-            self.report_end(&held);
+        if let Some((lease, ended)) = self.finish() {
+            self.report_end(&lease);
             // No caller waits for the release, so none carries it out.
-            drop(self.engine.hand_off_or_release(held, ended, self.passed, Waits::No));
+            drop(self.engine.hand_off_or_release(lease, ended, self.passed, Waits::No));
         }
     }
 }

@@ -444,8 +444,8 @@ impl Lease {
 
     /// Returns a receiver of the changes of the state.
     pub(crate) fn watch(self: &Arc<Self>) -> Changes {
-        let (held, clock) = (Arc::downgrade(self), self.clock.clone());
-        Changes { health: self.health.subscribe(), held, clock }
+        let (lease, clock) = (Arc::downgrade(self), self.clock.clone());
+        Changes { health: self.health.subscribe(), lease, clock }
     }
 }
 
@@ -516,7 +516,7 @@ impl Health {
 pub(crate) struct Changes {
     health: watch::Receiver<Health>,
     /// Weak, so that a watcher does not keep the lock held.
-    held: Weak<Lease>,
+    lease: Weak<Lease>,
     clock: Arc<dyn Clock>,
 }
 
@@ -552,7 +552,7 @@ impl Changes {
     async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
         loop {
             // Reading the state marks an end that the clock has reached. In a fork it marks nothing.
-            let read = self.held.upgrade().map(|held| held.state());
+            let read = self.lease.upgrade().map(|lease| lease.state());
             let health = *self.health.borrow_and_update();
             let state = read.filter(|state| matches!(state, State::Lost(_))).unwrap_or(health.state);
             if let Some(found) = wanted(state) {
@@ -593,7 +593,7 @@ mod tests {
         lock_delay: Duration::ZERO,
     };
 
-    fn held(clock: &Arc<ManualClock>) -> Lease {
+    fn lease(clock: &Arc<ManualClock>) -> Lease {
         let claim = Claim::new(
             ClaimId::from_bytes([1; 16]),
             Resource::new("r").unwrap(),
@@ -607,82 +607,82 @@ mod tests {
     #[test]
     fn heartbeat_session_expires_by_its_own_time_and_not_by_the_ttl() {
         let clock = Arc::new(ManualClock::new());
-        let long = held(&clock);
+        let long = lease(&clock);
         let profile = leasehold_core::Backend::profile(&crate::local::MemoryBackend::new())
             .clone()
             .liveness(leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) });
         let grant = Grant::new(clock.now());
         let term = Term::of(&profile, long.claim.ttl, 0.01);
-        let held =
+        let lease =
             Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default(), clock.now());
-        assert_eq!((held.pace(), long.pace()), (Duration::from_millis(2_968), Duration::from_secs(9)));
+        assert_eq!((lease.pace(), long.pace()), (Duration::from_millis(2_968), Duration::from_secs(9)));
         clock.advance(Duration::from_millis(2_960));
-        assert_eq!(held.state(), State::Valid);
+        assert_eq!(lease.state(), State::Valid);
         clock.advance(Duration::from_millis(10));
-        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+        assert_eq!(lease.state(), State::Lost(LossCause::Expired));
     }
 
     #[test]
     fn question_for_the_time_that_is_left_reports_no_loss() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
+        let lease = lease(&clock);
         clock.advance(Duration::from_secs(8));
-        assert_eq!(held.left(), Duration::from_secs(1));
+        assert_eq!(lease.left(), Duration::from_secs(1));
         clock.advance(Duration::from_secs(1));
-        assert_eq!((held.left(), held.health.get().state), (Duration::ZERO, State::Valid));
-        assert!(!held.renewed(clock.now()), "nothing revives it");
-        assert_eq!((held.left(), held.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
+        assert_eq!((lease.left(), lease.health.get().state), (Duration::ZERO, State::Valid));
+        assert!(!lease.renewed(clock.now()), "nothing revives it");
+        assert_eq!((lease.left(), lease.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
     }
 
     #[test]
     fn the_clock_alone_ends_it() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
+        let lease = lease(&clock);
         clock.advance(Duration::from_millis(8_999));
-        assert_eq!(held.state(), State::Valid);
-        assert_eq!(held.remaining(), Duration::from_millis(1));
+        assert_eq!(lease.state(), State::Valid);
+        assert_eq!(lease.remaining(), Duration::from_millis(1));
         clock.advance(Duration::from_millis(1));
-        assert_eq!(held.state(), State::Lost(LossCause::Expired));
-        assert_eq!(held.remaining(), Duration::ZERO);
+        assert_eq!(lease.state(), State::Lost(LossCause::Expired));
+        assert_eq!(lease.remaining(), Duration::ZERO);
     }
 
     #[test]
     fn a_renewal_that_is_confirmed_too_late_does_not_resurrect() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
+        let lease = lease(&clock);
         clock.advance(Duration::from_secs(3));
         let asked_at = clock.now();
         clock.advance(Duration::from_secs(7));
-        assert!(!held.renewed(asked_at), "no task looked in between, but the end has passed");
-        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+        assert!(!lease.renewed(asked_at), "no task looked in between, but the end has passed");
+        assert_eq!(lease.state(), State::Lost(LossCause::Expired));
     }
 
     #[test]
     fn validity_counts_from_before_the_request_and_never_shrinks() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
+        let lease = lease(&clock);
         let early = clock.now();
         clock.advance(Duration::from_secs(5));
         let late = clock.now();
         clock.advance(Duration::from_secs(1));
-        assert!(held.renewed(late));
-        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
-        assert!(held.renewed(early), "an answer out of order is harmless");
-        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
+        assert!(lease.renewed(late));
+        assert_eq!(lease.valid_until(), late.after(Duration::from_secs(9)));
+        assert!(lease.renewed(early), "an answer out of order is harmless");
+        assert_eq!(lease.valid_until(), late.after(Duration::from_secs(9)));
     }
 
     #[test]
     fn suspicion_passes_and_loss_does_not() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
-        held.suspect();
-        assert_eq!(held.state(), State::Suspect);
-        assert!(held.renewed(clock.now()));
-        assert_eq!(held.state(), State::Valid);
-        assert_eq!(held.lose(LossCause::Gone), State::Lost(LossCause::Gone));
-        held.suspect();
-        assert!(!held.renewed(clock.now()));
-        assert_eq!(held.lose(LossCause::Expired), State::Lost(LossCause::Gone));
+        let lease = lease(&clock);
+        lease.suspect();
+        assert_eq!(lease.state(), State::Suspect);
+        assert!(lease.renewed(clock.now()));
+        assert_eq!(lease.state(), State::Valid);
+        assert_eq!(lease.lose(LossCause::Gone), State::Lost(LossCause::Gone));
+        lease.suspect();
+        assert!(!lease.renewed(clock.now()));
+        assert_eq!(lease.lose(LossCause::Expired), State::Lost(LossCause::Gone));
     }
 
     /// A subscriber that keeps the causes of losses.
@@ -701,9 +701,9 @@ mod tests {
     fn loss_is_reported_with_its_first_cause_alone() {
         let (clock, causes) = (Arc::new(ManualClock::new()), Arc::<Causes>::default());
         let events = EventSink::to(Some(causes.clone()));
-        let held = Lease { events, ..held(&clock) };
+        let lease = Lease { events, ..lease(&clock) };
         for cause in [LossCause::Gone, LossCause::SessionEnded, LossCause::Closed] {
-            assert_eq!(held.lose(cause), State::Lost(LossCause::Gone));
+            assert_eq!(lease.lose(cause), State::Lost(LossCause::Gone));
         }
         assert_eq!(*causes.0.lock().unwrap(), [LossCause::Gone]);
     }
@@ -722,9 +722,9 @@ mod tests {
     #[test]
     fn watcher_of_a_lost_lease_is_not_woken() {
         let (clock, wakes) = (Arc::new(ManualClock::new()), Arc::<Wakes>::default());
-        let held = Arc::new(held(&clock));
+        let lease = Arc::new(lease(&clock));
         clock.advance(Duration::from_secs(9));
-        let mut changes = held.watch();
+        let mut changes = lease.watch();
         let mut other = pin!(changes.other_than(State::Lost(LossCause::Expired)));
         assert!(other.as_mut().poll(&mut Context::from_waker(&wakes.clone().into())).is_pending());
         std::thread::sleep(Duration::from_millis(50));
@@ -743,15 +743,15 @@ mod tests {
             lock_delay: Duration::ZERO,
         };
         let grant = Grant::new(clock.now());
-        let claim = held(&Arc::new(ManualClock::new())).claim;
-        let held =
+        let claim = lease(&Arc::new(ManualClock::new())).claim;
+        let lease =
             Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default(), clock.now()));
-        let (mut changes, mut others) = (held.watch(), held.watch());
+        let (mut changes, mut others) = (lease.watch(), lease.watch());
         let mut lost = std::pin::pin!(changes.lost());
         assert_eq!((&mut lost).now_or_never(), None);
         std::thread::sleep(Duration::from_millis(20));
-        held.renewed(clock.now());
-        let end = held.valid_until();
+        lease.renewed(clock.now());
+        let end = lease.valid_until();
         assert_eq!(block_on(lost), LossCause::Expired);
         assert!(clock.now() >= end, "it had been renewed");
         assert_eq!(block_on(others.other_than(State::Valid)), State::Lost(LossCause::Expired));
@@ -760,40 +760,40 @@ mod tests {
     #[test]
     fn the_business_limit_is_not_moved_by_renewals() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
-        held.limit_hold(Some(Duration::from_secs(4)));
+        let lease = lease(&clock);
+        lease.limit_hold(Some(Duration::from_secs(4)));
         clock.advance(Duration::from_secs(3));
-        assert!(held.renewed(clock.now()));
+        assert!(lease.renewed(clock.now()));
         clock.advance(Duration::from_secs(1));
-        assert_eq!(held.state(), State::Lost(LossCause::MaxHold));
+        assert_eq!(lease.state(), State::Lost(LossCause::MaxHold));
     }
 
     #[test]
     fn max_hold_of_one_user_does_not_apply_to_the_next() {
         let clock = Arc::new(ManualClock::new());
-        let held = held(&clock);
-        held.limit_hold(Some(Duration::from_secs(4)));
+        let lease = lease(&clock);
+        lease.limit_hold(Some(Duration::from_secs(4)));
         clock.advance(Duration::from_secs(3));
-        assert_eq!(held.end_use(clock.now()), State::Valid);
+        assert_eq!(lease.end_use(clock.now()), State::Valid);
         clock.advance(Duration::from_secs(2));
-        assert_eq!(held.state(), State::Valid, "it ended before its user's limit did");
-        held.limit_hold(Some(Duration::from_secs(1)));
+        assert_eq!(lease.state(), State::Valid, "it ended before its user's limit did");
+        lease.limit_hold(Some(Duration::from_secs(1)));
         clock.advance(Duration::from_secs(1));
-        assert_eq!(held.end_use(clock.now()), State::Lost(LossCause::MaxHold));
+        assert_eq!(lease.end_use(clock.now()), State::Lost(LossCause::MaxHold));
     }
 
     #[test]
     fn handoff_needs_a_rising_fence_and_no_taken_proof() {
         let clock = Arc::new(ManualClock::new());
-        let first = held(&clock);
+        let first = lease(&clock);
         let grant = Grant::new(clock.now()).fence(Some(Fence::new(0, 7, u32::MAX - 2)));
-        let held =
+        let lease =
             Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default(), clock.now());
         assert!(
-            held.can_hand_off(0)
-                && held.can_hand_off(1)
-                && !held.can_hand_off(2)
-                && !held.can_hand_off(u32::MAX)
+            lease.can_hand_off(0)
+                && lease.can_hand_off(1)
+                && !lease.can_hand_off(2)
+                && !lease.can_hand_off(u32::MAX)
         );
         assert!(first.can_hand_off(1_000));
         first.pin();

@@ -405,9 +405,9 @@ impl Engine {
 
     /// Records that another client asks for the release of a claim of this process. From here on it is
     /// not handed off locally.
-    pub(crate) fn revoke(self: &Arc<Self>, held: &Lease, reason: &str) {
-        held.revoke(reason);
-        self.end_handoff(&held.claim.resource, held.claim.id);
+    pub(crate) fn revoke(self: &Arc<Self>, lease: &Lease, reason: &str) {
+        lease.revoke(reason);
+        self.end_handoff(&lease.claim.resource, lease.claim.id);
     }
 
     /// Marks a claim as lost, unless it is.
@@ -478,10 +478,10 @@ impl Drop for Engine {
             return;
         }
         // No handle is left through which a task could get a claim that rests.
-        for held in self.queues.take_resting() {
-            if held.retire() {
-                self.renewer.forget(&held);
-                self.reaper.abandon(held.claim.clone());
+        for lease in self.queues.take_resting() {
+            if lease.retire() {
+                self.renewer.forget(&lease);
+                self.reaper.abandon(lease.claim.clone());
             }
         }
     }

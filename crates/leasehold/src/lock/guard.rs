@@ -81,7 +81,7 @@ impl Guard {
             return Err(held_more_than_once(op, self.resource()));
         }
         let hold = self.hold();
-        Ok(Reacquire::of(hold.engine().clone(), hold.held(), self.terms.clone()))
+        Ok(Reacquire::of(hold.engine().clone(), hold.lease(), self.terms.clone()))
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.
@@ -103,12 +103,12 @@ impl Guard {
 
     /// Returns the resource that is held.
     pub fn resource(&self) -> &Resource {
-        &self.hold().held().claim.resource
+        &self.hold().lease().claim.resource
     }
 
     /// Returns the share that is held.
     pub fn share(&self) -> Share {
-        self.hold().held().claim.share
+        self.hold().lease().claim.share
     }
 
     /// Returns the proof that the backend keeps with the grant, for callers that know its type.
@@ -124,12 +124,12 @@ impl Guard {
     /// Returns a public name of this hold: the same for every guard that holds it by re-entering. It
     /// cannot be used to end the hold.
     pub fn tag(&self) -> String {
-        self.hold().held().claim.id.tag()
+        self.hold().lease().claim.id.tag()
     }
 
     /// Returns the state of the lock now, by the clock: valid, suspect or lost.
     pub fn state(&self) -> State {
-        self.hold().held().state()
+        self.hold().lease().state()
     }
 
     /// Checks, by the clock, that the lock is still held now.
@@ -155,7 +155,7 @@ impl Guard {
     /// of the time for which its session may be silent, and of [`max_hold`](crate::Lock::max_hold). Zero when the
     /// lock is lost; `Duration::MAX` if no time ends it, as on files without `max_hold`.
     pub fn remaining(&self) -> Duration {
-        self.hold().held().left()
+        self.hold().lease().left()
     }
 
     /// Waits until the lock is lost; for ever if it never is. Works under any executor, even while
@@ -167,7 +167,7 @@ impl Guard {
         if let State::Lost(cause) = self.state() {
             return cause;
         }
-        self.hold().held().watch().lost().await
+        self.hold().lease().watch().lost().await
     }
 
     /// Waits until the hold ends, and returns the cause of a loss, or `None` after a release. The future does
@@ -217,7 +217,7 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn changed(&self, seen: State) -> State {
-        self.hold().held().watch().other_than(seen).await
+        self.hold().lease().watch().other_than(seen).await
     }
 
     /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.

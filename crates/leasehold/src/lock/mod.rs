@@ -173,7 +173,7 @@ impl<K: kind::Kind> Lock<K> {
     }
 
     /// Returns the value of [`Lock::ttl`].
-    pub(crate) fn lease(&self) -> Duration {
+    pub(crate) fn requested_ttl(&self) -> Duration {
         self.ttl
     }
 

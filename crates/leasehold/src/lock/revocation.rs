@@ -78,7 +78,7 @@ impl Guard {
 
     /// Waits like [`Guard::revoked`], without keeping the lock held; `None` if the lock was released before.
     pub(crate) fn revoking(&self) -> impl Future<Output = Result<Option<Revocation>>> + Send + 'static {
-        let (engine, held) = (self.hold().engine().clone(), Arc::downgrade(self.hold().held()));
+        let (engine, lease) = (self.hold().engine().clone(), Arc::downgrade(self.hold().lease()));
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
         let over = self.hold().over();
         async move {
@@ -89,7 +89,7 @@ impl Guard {
                     Some(cause) => Err(Error::lost(OP_REVOKED, cause, &resource)),
                     None => Ok(None),
                 },
-                outcome = listen(&engine, &notices, &tag, &held, over) => outcome,
+                outcome = listen(&engine, &notices, &tag, &lease, over) => outcome,
             }
         }
     }
@@ -126,7 +126,7 @@ async fn listen(
     engine: &Arc<Engine>,
     notices: &ControlRegister,
     tag: &str,
-    held: &Weak<Lease>,
+    lease: &Weak<Lease>,
     over: impl Fn() -> bool,
 ) -> Result<Option<Revocation>> {
     let mut last = None;
@@ -135,9 +135,9 @@ async fn listen(
             None => notices.current().await,
             Some(seen) => notices.changed(seen, CHANGE_WAIT_MAX).await,
         };
-        let Some(held) = held.upgrade() else { return Ok(None) };
+        let Some(lease) = lease.upgrade() else { return Ok(None) };
         // Another listener of this process may have seen the request first, and has acknowledged it for all.
-        if let Some(reason) = held.revoked().filter(|_| !over()) {
+        if let Some(reason) = lease.revoked().filter(|_| !over()) {
             return Ok(Some(Revocation { reason: reason.to_string() }));
         }
         match outcome.and_then(|seen| Ok((notices.request(&seen, tag)?, seen))) {
@@ -147,14 +147,14 @@ async fn listen(
                     // Released meanwhile: the request may be meant for the next holder.
                     return Ok(None);
                 }
-                engine.revoke(&held, &request.reason);
+                engine.revoke(&lease, &request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
                 // If this fails, the record is removed with the next change: the claim is never used again.
                 engine.spawn(async move { drop(notices.acknowledge(&tag, &request).await) });
                 return Ok(Some(Revocation { reason }));
             }
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) => {
-                drop(held);
+                drop(lease);
                 if !engine.sleep(OUTAGE_PAUSE).await {
                     return Err(Error::closed(OP_REVOKED));
                 }

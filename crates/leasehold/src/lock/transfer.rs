@@ -85,12 +85,12 @@ impl Guard {
     pub async fn transfer(self) -> Result<TransferToken> {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
-        let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
+        let (engine, claim) = (hold.engine().clone(), &hold.lease().claim);
         engine.check_transfer_support(OP_TRANSFER).map_err(|error| error.on(&resource))?;
         if !hold.is_only() {
             return Err(held_twice(&resource));
         }
-        if hold.held().is_pinned() {
+        if hold.lease().is_pinned() {
             return Err(proof_taken(&resource));
         }
         self.check().map_err(|error| error.with_op(OP_TRANSFER))?;
@@ -101,7 +101,7 @@ impl Guard {
         // Nothing waits from here on, so the transfer is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
         // Another guard of the owner may have come and gone meanwhile.
-        if hold.held().is_pinned() {
+        if hold.lease().is_pinned() {
             return Err(proof_taken(&resource));
         }
         let transferred = hold.transfer_out().map_err(|cause| Error::lost(OP_TRANSFER, cause, &resource))?;

@@ -96,7 +96,7 @@ struct PairedClaims {
 impl Pair {
     /// Pairs the claims, and marks a loss of one on the other as soon as it happens: what is lost is not renewed.
     fn of(read: &Guard, write: &Guard, engine: &Arc<Engine>) -> Pair {
-        let [read, write] = [read, write].map(|guard| guard.hold().held().clone());
+        let [read, write] = [read, write].map(|guard| guard.hold().lease().clone());
         let (mut read_changes, mut write_changes) = (read.watch(), write.watch());
         let claims = Arc::new(PairedClaims { read, write, engine: engine.clone() });
         // After a release a claim may belong to another user.

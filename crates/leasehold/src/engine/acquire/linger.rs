@@ -30,7 +30,7 @@ use crate::mutant::mutant;
 /// A claim that rests.
 #[derive(Debug)]
 pub(crate) struct Rest {
-    held: Arc<Lease>,
+    lease: Arc<Lease>,
     passed: Passed,
     until: Moment,
 }
@@ -43,11 +43,11 @@ impl Rest {
 
     /// Returns `true` if a task may get the claim at `now`.
     pub(super) fn is_sound(&self, now: Moment) -> bool {
-        now < self.until && self.held.is_sound(now)
+        now < self.until && self.lease.is_sound(now)
     }
 
-    pub(super) fn into_held(self) -> Arc<Lease> {
-        self.held
+    pub(super) fn into_lease(self) -> Arc<Lease> {
+        self.lease
     }
 }
 
@@ -105,21 +105,21 @@ impl Engine {
 
     /// Begins the next use of a claim that rested.
     pub(super) fn use_again(self: &Arc<Self>, rest: Rest, max_hold: Option<Duration>) -> Hold {
-        let Rest { held, passed, .. } = rest;
-        held.set_at_rest(false);
-        self.renewer.limit_hold(&held, max_hold);
-        Hold::new(self.clone(), held, passed.resumed())
+        let Rest { lease, passed, .. } = rest;
+        lease.set_at_rest(false);
+        self.renewer.limit_hold(&lease, max_hold);
+        Hold::new(self.clone(), lease, passed.resumed())
     }
 
     /// Returns the handle with which a claim whose use has ended may rest; `None` if it may not.
-    pub(super) fn rest_of(&self, held: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<Rest> {
-        let until = held.rest_end(ended.at)?;
+    pub(super) fn rest_of(&self, lease: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<Rest> {
+        let until = lease.rest_end(ended.at)?;
         let may_rest =
-            ended.state == State::Valid && held.revoked().is_none() && held.can_hand_off(passed.all);
+            ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.all);
         (may_rest && self.lets_claims_rest()).then(|| {
             // Before another task can get it.
-            held.set_at_rest(true);
-            Rest { held: held.clone(), passed, until }
+            lease.set_at_rest(true);
+            Rest { lease: lease.clone(), passed, until }
         })
     }
 
@@ -133,22 +133,22 @@ impl Engine {
 
     /// Releases a claim whose rest is over.
     pub(super) fn end_rest(self: &Arc<Self>, rest: &Rest) {
-        let held = &rest.held;
+        let lease = &rest.lease;
         // The renewal task releases a claim that it finds lost, perhaps at this moment.
-        if held.retire() {
-            self.renewer.forget(held);
+        if lease.retire() {
+            self.renewer.forget(lease);
             let at = self.clock.now();
-            let ended = Ended { state: held.state_at(at), at };
-            self.release_unattended(held.clone(), ended);
+            let ended = Ended { state: lease.state_at(at), at };
+            self.release_unattended(lease.clone(), ended);
         }
     }
 
     /// Starts the linger task of a claim that rests for the first time.
-    pub(super) fn keep_rests(self: &Arc<Self>, held: &Arc<Lease>, until: Moment) {
-        if !held.begin_rests(until) {
+    pub(super) fn keep_rests(self: &Arc<Self>, lease: &Arc<Lease>, until: Moment) {
+        if !lease.begin_rests(until) {
             return;
         }
-        let Claim { id, resource, .. } = &held.claim;
+        let Claim { id, resource, .. } = &lease.claim;
         let task = LingerTask {
             engine: Arc::downgrade(self),
             clock: self.clock.clone(),
@@ -158,7 +158,7 @@ impl Engine {
             is_notified: self.profile().order == QueueOrder::Fifo
                 && self.profile().waiting == WaitMode::Notifies,
         };
-        let mut changes = held.watch();
+        let mut changes = lease.watch();
         self.spawn_detached(async move { task.run(changes.unsound()).await });
     }
 

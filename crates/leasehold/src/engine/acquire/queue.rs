@@ -113,7 +113,7 @@ impl LocalQueues {
         let entries = self.shards.iter_mut().flat_map(|shard| {
             std::mem::take(shard.get_mut().unwrap_or_else(PoisonError::into_inner)).into_values()
         });
-        entries.flat_map(|entry| entry.queue.into_resting()).map(Rest::into_held).collect()
+        entries.flat_map(|entry| entry.queue.into_resting()).map(Rest::into_lease).collect()
     }
 
     fn shard(&self, resource: &Resource) -> (MutexGuard<'_, Shard>, Key) {
@@ -250,17 +250,17 @@ impl Engine {
     /// if it may and nothing waits. Otherwise releases it.
     pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
-        held: Arc<Lease>,
+        lease: Arc<Lease>,
         mut ended: Ended,
         passed: Passed,
         waits: Waits,
     ) -> Ending {
-        let Claim { id, resource, .. } = &held.claim;
+        let Claim { id, resource, .. } = &lease.claim;
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
         loop {
-            let left = handoffs_left(self, &held, ended, passed);
-            let rest = self.rest_of(&held, ended, passed);
+            let left = handoffs_left(self, &lease, ended, passed);
+            let rest = self.rest_of(&lease, ended, passed);
             let rests_until = rest.as_ref().map(Rest::until);
             if left == 0 && rest.is_none() {
                 break;
@@ -268,14 +268,14 @@ impl Engine {
             let changed = self.change_queue(resource, Change::Returned { id: *id, left, rest });
             if let Some(until) = rests_until {
                 if changed.as_ref().is_some_and(|changed| changed.rests) {
-                    self.keep_rests(&held, until);
+                    self.keep_rests(&lease, until);
                     return Ending::Over(Released::Freed);
                 }
-                held.set_at_rest(false);
+                lease.set_at_rest(false);
             }
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
-            self.renewer.limit_hold(&held, want.max_hold);
-            let next = Hold::new(self.clone(), held.clone(), passed.handed_off());
+            self.renewer.limit_hold(&lease, want.max_hold);
+            let next = Hold::new(self.clone(), lease.clone(), passed.handed_off());
             let Err(undelivered) = reply.send(Ok(next)) else { return Ending::Over(Released::Freed) };
             // That task has left. Its undelivered hold must not release the claim, which this function
             // still owns.
@@ -284,13 +284,13 @@ impl Engine {
             }
             // The `max_hold` of that task has started, and is ended here.
             let at = self.clock.now();
-            ended = Ended { state: held.end_use(at), at };
+            ended = Ended { state: lease.end_use(at), at };
         }
         // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
         // for one of the two, so the claim is released once.
-        if held.retire() {
-            self.renewer.forget(&held);
-            return self.reaper.release(self, held, ended, waits);
+        if lease.retire() {
+            self.renewer.forget(&lease);
+            return self.reaper.release(self, lease, ended, waits);
         }
         // It was lost, and the renewal task has released it already.
         Ending::Over(Released::Gone)
@@ -309,9 +309,9 @@ impl Engine {
     }
 
     /// Leaves a claim to its lease: from now on only the server counts it.
-    pub(crate) fn leave_to_lease(self: &Arc<Self>, held: &Lease) {
-        self.renewer.forget(held);
-        self.forget_claim(&held.claim.resource, held.claim.id);
+    pub(crate) fn leave_to_lease(self: &Arc<Self>, lease: &Lease) {
+        self.renewer.forget(lease);
+        self.forget_claim(&lease.claim.resource, lease.claim.id);
     }
 
     /// Removes a claim that the server no longer has, or for which the engine has done what it can: the
@@ -450,10 +450,10 @@ impl Default for LocalQueues {
 }
 
 fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
-    let held = grant.held();
-    let granted = Ended { state: State::Valid, at: held.granted_at };
-    let handoff_over = handoffs_left(grant.engine(), held, granted, Passed::default()) == 0;
-    HeldClaim { handoff_over, ..HeldClaim::new(held.claim.id, grant.want().clone(), task) }
+    let lease = grant.lease();
+    let granted = Ended { state: State::Valid, at: lease.granted_at };
+    let handoff_over = handoffs_left(grant.engine(), lease, granted, Passed::default()) == 0;
+    HeldClaim { handoff_over, ..HeldClaim::new(lease.claim.id, grant.want().clone(), task) }
 }
 
 /// Ends the rest of all claims on which no task could rely at `now`. Returns their handles.
@@ -464,14 +464,14 @@ fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, n
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-fn handoffs_left(engine: &Engine, held: &Lease, ended: Ended, passed: Passed) -> u32 {
-    let age = ended.at.since(held.granted_at);
+fn handoffs_left(engine: &Engine, lease: &Lease, ended: Ended, passed: Passed) -> u32 {
+    let age = ended.at.since(lease.granted_at);
     let in_time = ended.state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
-    let may_hand_off = in_time && held.revoked().is_none() && held.can_hand_off(passed.all);
+    let may_hand_off = in_time && lease.revoked().is_none() && lease.can_hand_off(passed.all);
     match engine.tuning.local_handoff_limit.saturating_sub(passed.handoffs) {
         _ if !may_hand_off => 0,
-        left if !held.can_hand_off(passed.all.saturating_add(1)) => left.min(1),
+        left if !lease.can_hand_off(passed.all.saturating_add(1)) => left.min(1),
         left => left,
     }
 }

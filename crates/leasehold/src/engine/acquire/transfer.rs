@@ -109,29 +109,29 @@ impl Hold {
     /// The cause of an earlier loss. The claim is then released.
     pub(crate) fn transfer_out(self) -> Result<Transferred, LossCause> {
         let (engine, fence) = (self.engine().clone(), self.fence().unwrap_or_default());
-        self.report_end(self.held());
+        self.report_end(self.lease());
         // `into_held` and not `finish`: the listeners of this hold are to see the loss that is marked below.
-        let Some(held) = self.into_held() else { return Err(LossCause::Gone) };
-        if !held.retire() {
+        let Some(lease) = self.into_lease() else { return Err(LossCause::Gone) };
+        if !lease.retire() {
             // The renewal task was first, and has released it.
-            return Err(match held.state() {
+            return Err(match lease.state() {
                 State::Lost(cause) => cause,
                 _ => LossCause::Gone,
             });
         }
-        engine.renewer.forget(&held);
-        let left = held.remaining();
+        engine.renewer.forget(&lease);
+        let left = lease.remaining();
         // An earlier cause of loss stays. From here on nothing in this process considers it held.
-        if let lost @ State::Lost(cause) = held.lose(LossCause::Transferred)
+        if let lost @ State::Lost(cause) = lease.lose(LossCause::Transferred)
             && cause != LossCause::Transferred
         {
             let ended = Ended { state: lost, at: engine.clock.now() };
-            engine.release_unattended(held, ended);
+            engine.release_unattended(lease, ended);
             return Err(cause);
         }
-        contained(|| engine.backend.detach(&held.claim));
-        engine.forget_claim(&held.claim.resource, held.claim.id);
-        Ok(Transferred { id: held.claim.id, fence, left })
+        contained(|| engine.backend.detach(&lease.claim));
+        engine.forget_claim(&lease.claim.resource, lease.claim.id);
+        Ok(Transferred { id: lease.claim.id, fence, left })
     }
 }
 

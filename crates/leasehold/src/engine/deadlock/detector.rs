@@ -56,7 +56,7 @@ pub(crate) async fn watched(
     detector.end().await;
     // Withdrawing may have taken as long as a lease, so the lock may be lost by now.
     match &outcome {
-        Ok(Some(hold)) => match hold.held().state() {
+        Ok(Some(hold)) => match hold.lease().state() {
             State::Lost(cause) => Err(Error::lost("lock", cause, &want.resource)),
             _ => outcome,
         },
@@ -129,7 +129,7 @@ impl DeadlockDetector {
         let asks = self.engine.queues.queued_claim(&self.want).filter(|_| in_order).map(Tag::of);
         let is_current = |(announced, hold): &(Announced, Hold)| {
             (&announced.holds, announced.asks) == (&holds, asks)
-                && !matches!(hold.held().state(), State::Lost(_))
+                && !matches!(hold.lease().state(), State::Lost(_))
         };
         if !self.current.as_ref().is_some_and(is_current) {
             self.end().await;
@@ -210,7 +210,7 @@ impl DeadlockDetector {
         let made = request.await;
         let Some((announced, _)) = self.pending.take() else { return Ok(()) };
         if let Some(hold) = made? {
-            let id = hold.held().claim.id;
+            let id = hold.lease().claim.id;
             self.current = Some((Announced { id, ..announced }, hold));
         }
         Ok(())

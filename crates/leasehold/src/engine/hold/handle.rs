@@ -48,7 +48,7 @@ impl HoldHandle {
     /// future does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
-        let mut changes = self.held().watch();
+        let mut changes = self.lease().watch();
         async move {
             let lost = tokio::select! {
                 biased;
@@ -73,9 +73,9 @@ impl HoldHandle {
     pub(crate) async fn release(mut self) -> (State, Option<Released>) {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
-        let held = self.held().clone();
-        if self.ends_beside_others(&held) {
-            return (held.state(), None);
+        let lease = self.lease().clone();
+        if self.ends_beside_others(&lease) {
+            return (lease.state(), None);
         }
         let now = self.hold().stay().await;
         match self.end_at(now) {
@@ -83,7 +83,7 @@ impl HoldHandle {
                 let (state, released) = hold.release();
                 (state, Some(released.await))
             }
-            None => (held.state(), None),
+            None => (lease.state(), None),
         }
     }
 
@@ -95,11 +95,11 @@ impl HoldHandle {
     }
 
     /// Ends this handle if others use the hold: one of them is the last.
-    fn ends_beside_others(&mut self, held: &Lease) -> bool {
+    fn ends_beside_others(&mut self, lease: &Lease) -> bool {
         let Some(users) = self.hold().users.clone() else { return false };
         self.hold = self.hold.take().and_then(|hold| users.end_if_used(hold));
         if self.hold.is_none() {
-            signal(self.end.take(), held);
+            signal(self.end.take(), lease);
         }
         self.hold.is_none()
     }
@@ -113,17 +113,17 @@ impl HoldHandle {
             // It has no other handle.
             return Arc::into_inner(hold).map(|hold| hold.with_end(end));
         };
-        let (engine, held) = (hold.engine.clone(), hold.held().clone());
+        let (engine, lease) = (hold.engine.clone(), hold.lease().clone());
         let ended = users.end(hold, now);
         match ended {
             Ended::Last(hold) => return Some(hold.with_end(end)),
-            Ended::Shared => signal(end, &held),
+            Ended::Shared => signal(end, &lease),
             Ended::Kept(until) => {
-                signal(end, &held);
+                signal(end, &lease);
                 let keeper = KeptUntil { users, until };
                 engine.clone().spawn(async move {
                     let _keeper = keeper;
-                    stays(engine, held, until).await;
+                    stays(engine, lease, until).await;
                 });
             }
         }
@@ -166,16 +166,16 @@ impl Drop for HoldHandle {
             return;
         }
         let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
-        signal(end, hold.held());
+        signal(end, hold.lease());
         hold.stay_behind();
     }
 }
 
 /// Notifies the listeners of a handle that has ended without its hold.
-fn signal(end: Option<Arc<End>>, held: &Lease) {
+fn signal(end: Option<Arc<End>>, lease: &Lease) {
     if let Some(end) = end
         && !mutant!("guards of one owner end together")
     {
-        end.signal(held.state());
+        end.signal(lease.state());
     }
 }

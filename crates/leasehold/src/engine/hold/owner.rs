@@ -141,7 +141,7 @@ struct Owned {
 impl Owned {
     /// Begins to share a hold among the tasks of its owner.
     fn new(hold: Hold) -> (Arc<Hold>, Owned) {
-        let (lease, users) = (Arc::downgrade(hold.held()), Arc::default());
+        let (lease, users) = (Arc::downgrade(hold.lease()), Arc::default());
         let hold = Arc::new(hold.with_users(Arc::clone(&users)));
         (hold.clone(), Owned { hold: Arc::downgrade(&hold), lease, users })
     }

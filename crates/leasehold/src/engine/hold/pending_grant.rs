@@ -20,7 +20,7 @@ use crate::panics::logged;
 pub(crate) struct PendingGrant {
     engine: Arc<Engine>,
     want: Want,
-    held: Arc<Lease>,
+    lease: Arc<Lease>,
     lost: Option<LossSignal>,
     has_begun: bool,
 }
@@ -39,11 +39,11 @@ impl PendingGrant {
         let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
         let now = engine.clock.now();
         let (clock, events) = (engine.clock.clone(), engine.events.clone());
-        let mut held = Lease::new(claim.clone(), &grant, term, clock, events, now);
-        held.set_linger(want.linger);
-        let held = Arc::new(held);
+        let mut lease = Lease::new(claim.clone(), &grant, term, clock, events, now);
+        lease.set_linger(want.linger);
+        let lease = Arc::new(lease);
         // Asked without marking a loss: it has had no user.
-        if !held.is_sound(now) {
+        if !lease.is_sound(now) {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl PendingGrant {
             return Err(Error::closed("lock").on(&claim.resource));
         }
         let (engine, want) = (engine.clone(), want.clone());
-        Ok(Some(PendingGrant { engine, want, held, lost: grant.lost, has_begun: false }))
+        Ok(Some(PendingGrant { engine, want, lease, lost: grant.lost, has_begun: false }))
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -67,8 +67,8 @@ impl PendingGrant {
         &self.want.resource
     }
 
-    pub(crate) fn held(&self) -> &Arc<Lease> {
-        &self.held
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.lease
     }
 
     /// Begins the first use, by a user to which the claim was `passed` on so often. The grant must be in its queue by
@@ -77,22 +77,22 @@ impl PendingGrant {
     /// # Errors
     /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(crate) fn begin(mut self, passed: Passed) -> Result<Hold> {
-        self.held.limit_hold(self.want.max_hold);
-        if !self.engine.renewer.watch(&self.held, self.lost.as_ref()) {
+        self.lease.limit_hold(self.want.max_hold);
+        if !self.engine.renewer.watch(&self.lease, self.lost.as_ref()) {
             return Err(Error::closed("lock").on(&self.want.resource));
         }
         self.has_begun = true;
-        Ok(Hold::new(self.engine.clone(), self.held.clone(), passed))
+        Ok(Hold::new(self.engine.clone(), self.lease.clone(), passed))
     }
 }
 
 impl Drop for PendingGrant {
     fn drop(&mut self) {
-        if !self.has_begun && self.held.retire() {
-            let held = self.held.clone();
+        if !self.has_begun && self.lease.retire() {
+            let lease = self.lease.clone();
             let now = self.engine.clock.now();
-            let ended = Ended { state: held.state_at(now), at: now };
-            drop(self.engine.reaper.release(&self.engine, held, ended, Waits::No));
+            let ended = Ended { state: lease.state_at(now), at: now };
+            drop(self.engine.reaper.release(&self.engine, lease, ended, Waits::No));
         }
     }
 }

@@ -29,8 +29,8 @@ use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
 
 impl Engine {
     /// Releases a claim for which no caller waits.
-    pub(crate) fn release_unattended(self: &Arc<Self>, held: Arc<Lease>, ended: Ended) {
-        drop(self.reaper.release(self, held, ended, Waits::No));
+    pub(crate) fn release_unattended(self: &Arc<Self>, lease: Arc<Lease>, ended: Ended) {
+        drop(self.reaper.release(self, lease, ended, Waits::No));
     }
 }
 
@@ -101,15 +101,15 @@ impl Reaper {
     pub(crate) fn release(
         &self,
         engine: &Arc<Engine>,
-        held: Arc<Lease>,
+        lease: Arc<Lease>,
         ended: Ended,
         waits: Waits,
     ) -> Ending {
         let was_valid = !matches!(ended.state, State::Lost(_));
-        let valid_until = was_valid.then(|| held.valid_until());
-        let (job, is_only) = self.job(held.claim.clone(), ended.at, valid_until, Some(engine.clone()));
+        let valid_until = was_valid.then(|| lease.valid_until());
+        let (job, is_only) = self.job(lease.claim.clone(), ended.at, valid_until, Some(engine.clone()));
         // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
-        if held.keeps_lock_delay() || self.is_forked() {
+        if lease.keeps_lock_delay() || self.is_forked() {
             job.finish(Released::Gone);
             return Ending::Over(Released::Gone);
         }

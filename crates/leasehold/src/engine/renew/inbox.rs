@@ -50,16 +50,16 @@ pub(crate) struct RenewalMail {
 impl RenewalInbox {
     /// Adds a claim that has to be checked at `due`. Returns `false`, and does not keep the claim, where
     /// the inbox is closed.
-    pub(crate) fn watch(&self, held: Arc<Lease>, due: Moment) -> bool {
+    pub(crate) fn watch(&self, lease: Arc<Lease>, due: Moment) -> bool {
         let mut mail = self.mail();
         if mail.is_closed && !mutant!("a closed client is granted") {
             return false;
         }
         // A turn that should have been before the grant is late, as after a suspend of the machine.
-        if mail.next_turn.is_some_and(|next_turn| next_turn < held.granted_at) {
+        if mail.next_turn.is_some_and(|next_turn| next_turn < lease.granted_at) {
             mail.next_turn = None;
         }
-        let before = mail.fresh.insert(held.claim.id, held);
+        let before = mail.fresh.insert(lease.claim.id, lease);
         self.wake_by(mail, due);
         drop(before);
         true
