@@ -133,7 +133,7 @@ impl Run<'_> {
         jittered(retry_pause(self.ttl, self.failures, self.requests.len()), self.dice)
     }
 
-    /// Checks the lease, as `Watchdog::check_claim`.
+    /// Checks the lease, as `RenewerTask::check_claim`.
     fn renew(&mut self) {
         let now = self.events.now();
         self.failures += u32::from(self.awaited);
@@ -154,7 +154,7 @@ impl Run<'_> {
         self.plan_check(next_due(request, self.ttl, self.rules.renew_at, 0));
     }
 
-    /// Takes a failure, as `RenewalRequests::fail` and `Watchdog::apply_answers`.
+    /// Takes a failure, as `RenewalRequests::fail` and `RenewerTask::apply_answers`.
     fn fail(&mut self, request: u64) {
         self.requests.retain(|open| *open != request);
         self.waiting.retain(|open| *open != request);

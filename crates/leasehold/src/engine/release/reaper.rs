@@ -22,7 +22,7 @@ use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, ReleaseFuture};
 use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_panics};
 use crate::engine::release::parked::Parked;
-use crate::engine::release::worker::{Order, Worker};
+use crate::engine::release::worker::{Order, ReaperTask};
 
 use crate::engine::release::job::Released;
 use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
@@ -81,8 +81,8 @@ impl Reaper {
         engine: Weak<Engine>,
     ) -> Reaper {
         let (jobs, inbox) = mpsc::unbounded_channel();
-        let worker = Worker::new(inbox, backend.clone(), clock.clone(), engine);
-        drop(runtime.spawn(worker.run()));
+        let task = ReaperTask::new(inbox, backend.clone(), clock.clone(), engine);
+        drop(runtime.spawn(task.run()));
         Reaper {
             jobs,
             backend,

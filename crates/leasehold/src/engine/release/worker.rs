@@ -32,8 +32,8 @@ pub(crate) enum Order {
     Watch(Arc<Parked>),
 }
 
-/// The state of the worker task.
-pub(crate) struct Worker {
+/// The task of the `Reaper`, the release worker.
+pub(crate) struct ReaperTask {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     /// The engine; dropped with the last guard.
@@ -67,14 +67,14 @@ struct Answered {
     again: Vec<Job>,
 }
 
-impl Worker {
+impl ReaperTask {
     pub(crate) fn new(
         inbox: mpsc::UnboundedReceiver<Order>,
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         engine: Weak<Engine>,
-    ) -> Worker {
-        Worker {
+    ) -> ReaperTask {
+        ReaperTask {
             backend,
             clock,
             engine,
@@ -187,7 +187,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for ReaperTask {
     /// Closes the client, however the worker ends, because nothing would be released any more. The jobs
     /// that are dropped here end as unknown.
     fn drop(&mut self) {

@@ -34,7 +34,7 @@ use crate::mutant::mutant;
 use crate::panics::{answered, contained, logged, spanned};
 use crate::random::HashMap;
 
-/// The engine's handle to the renewal task, the watchdog. Dropping it ends the task.
+/// The engine's handle to the renewal task, the task. Dropping it ends the task.
 #[derive(Debug)]
 pub(crate) struct Renewer {
     inbox: Arc<RenewalInbox>,
@@ -57,7 +57,7 @@ impl Renewer {
         // The agenda reads the clock of the runtime.
         let _entered = runtime.enter();
         let agenda = Agenda::new(&*clock);
-        let watchdog = Watchdog {
+        let task = RenewerTask {
             backend,
             clock,
             renew_at: tuning.renew_at,
@@ -72,7 +72,7 @@ impl Renewer {
             answered,
             process: Process::this(),
         };
-        drop(runtime.spawn(watchdog.run()));
+        drop(runtime.spawn(task.run()));
         Renewer { inbox, events, renew_at: tuning.renew_at, process: Process::this() }
     }
 
@@ -140,8 +140,8 @@ impl Drop for Renewer {
     }
 }
 
-/// The renewal task: its agenda, and the leases that it renews.
-struct Watchdog {
+/// The task of a [`Renewer`], the watchdog: its agenda, and the leases that it renews.
+struct RenewerTask {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     renew_at: f64,
@@ -251,7 +251,7 @@ struct Answers {
     renewals: Vec<(ClaimId, Renewal)>,
 }
 
-impl Watchdog {
+impl RenewerTask {
     async fn run(mut self) {
         // Panics of foreign code are caught where it is called. One that still arrives here is reported
         // and ends the client.
@@ -460,7 +460,7 @@ impl Watchdog {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for RenewerTask {
     /// Ends every claim, however the task ends: nothing stays held that is not renewed.
     fn drop(&mut self) {
         if mutant!("the end of a runtime is silent") {
@@ -593,10 +593,10 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     /// Returns a watchdog that holds nothing, and takes no turn by itself.
-    fn watchdog(events: EventSink) -> Watchdog {
+    fn task(events: EventSink) -> RenewerTask {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
         let (answers, answered) = mpsc::unbounded_channel();
-        Watchdog {
+        RenewerTask {
             agenda: Agenda::new(&*clock),
             backend: Arc::new(MemoryBackend::with_clock(clock.clone())),
             clock,
@@ -614,10 +614,10 @@ mod tests {
     }
 
     /// Returns the lease of a claim of this id that was granted now.
-    fn lease(watchdog: &Watchdog, id: ClaimId) -> Arc<Lease> {
-        let (clock, events) = (watchdog.clock.clone(), watchdog.events.clone());
+    fn lease(task: &RenewerTask, id: ClaimId) -> Arc<Lease> {
+        let (clock, events) = (task.clock.clone(), task.events.clone());
         let claim = Claim::new(id, Resource::new("job").unwrap(), Share::MUTEX, TTL);
-        let term = Term::of(watchdog.backend.profile(), TTL, 0.01);
+        let term = Term::of(task.backend.profile(), TTL, 0.01);
         let (grant, now) = (Grant::new(clock.now()), clock.now());
         Arc::new(Lease::new(claim, &grant, term, clock, events, now))
     }
@@ -629,11 +629,11 @@ mod tests {
     /// A lock that is released is checked no more, not even once.
     #[tokio::test(start_paused = true)]
     async fn lease_that_is_forgotten_leaves_the_agenda() {
-        let mut watchdog = watchdog(EventSink::default());
-        watchdog.start_timer(lease(&watchdog, id(1)));
-        assert!(watchdog.agenda.due(id(1)).is_some());
-        watchdog.forget(id(1));
-        assert!(watchdog.agenda.due(id(1)).is_none() && watchdog.timers.is_empty());
+        let mut task = task(EventSink::default());
+        task.start_timer(lease(&task, id(1)));
+        assert!(task.agenda.due(id(1)).is_some());
+        task.forget(id(1));
+        assert!(task.agenda.due(id(1)).is_none() && task.timers.is_empty());
     }
 
     /// A subscriber at whose event of a loss another lock is granted.
@@ -654,16 +654,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn lock_that_is_granted_while_the_inbox_is_read_is_watched() {
         let relocks = Arc::<Relocks>::default();
-        let mut watchdog = watchdog(EventSink::to(Some(relocks.clone())));
-        watchdog.start_timer(lease(&watchdog, id(1)));
-        assert!(matches!(watchdog.take_messages(), NextTurn::At(_)));
-        *relocks.0.lock().unwrap() = Some((watchdog.inbox.clone(), lease(&watchdog, id(2))));
-        let ended = watchdog.timers[&id(1)].lease.clone();
+        let mut task = task(EventSink::to(Some(relocks.clone())));
+        task.start_timer(lease(&task, id(1)));
+        assert!(matches!(task.take_messages(), NextTurn::At(_)));
+        *relocks.0.lock().unwrap() = Some((task.inbox.clone(), lease(&task, id(2))));
+        let ended = task.timers[&id(1)].lease.clone();
         ended.limit_hold(Some(Duration::ZERO));
-        watchdog.inbox.hasten(id(1), ended.valid_until());
-        watchdog.take_messages();
+        task.inbox.hasten(id(1), ended.valid_until());
+        task.take_messages();
         assert_eq!(ended.state(), State::Lost(LossCause::MaxHold));
-        assert!(watchdog.timers.contains_key(&id(2)));
+        assert!(task.timers.contains_key(&id(2)));
     }
 
     #[test]
