@@ -49,7 +49,9 @@ fn main() -> ExitCode {
         system::descriptors::close_inherited();
         commands::keep::take_name();
     }
-    let exit = match Args::try_parse() {
+    let parsed = Args::try_parse();
+    let is_for_eval = !commands::keep::is_keeper() && is_for_eval(&parsed);
+    let exit = match parsed {
         Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),
         Err(error) => answer(&error),
     };
@@ -59,11 +61,27 @@ fn main() -> ExitCode {
         }
         problem.exit
     });
+    if is_for_eval && exit != Exit::Done {
+        // `eval` of nothing succeeds, and the script would continue without the lock.
+        let _ = writeln!(std::io::stdout().lock(), "(exit {})", exit.code());
+    }
     if exit == Exit::Interrupted {
         // This returns only if the signal has no effect; then the exit code says the same.
         let _ = signal_hook::low_level::emulate_default_handler(Signal::INT.as_raw());
     }
     exit.code().into()
+}
+
+/// Returns `true` if a shell evaluates the output: that of `acquire` without `--json`. A command line that cannot be
+/// understood is judged by its words.
+fn is_for_eval(parsed: &Result<Args, clap::Error>) -> bool {
+    if let Ok(args) = parsed {
+        return matches!(&args.verb, Verb::Acquire(args) if !args.json);
+    }
+    let (command, words) = (Args::command(), Vec::from_iter(std::env::args_os().skip(1)));
+    let verb = words.iter().find(|word| command.find_subcommand(word).is_some());
+    let is_json = words.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    verb.is_some_and(|verb| verb == "acquire") && !is_json
 }
 
 fn obey(verb: Verb) -> Result<Exit, Problem> {

@@ -3,10 +3,10 @@
 //! Two processes run this command. The one that the shell has started only starts the keeper, waits for its
 //! report, and prints what the shell needs. The keeper opens the store, takes the lock and keeps it.
 //!
-//! Ground rules: the keeper is known to the shell before this command succeeds, or the lock is released. What is
-//! printed on a failure makes `eval` fail, too. There is one exception: if this process is killed by KILL between the
-//! report of the keeper and the print, the keeper holds the lock until the script has ended, and nobody can release it.
-//! The script sees that failure.
+//! Ground rules: the keeper is known to the shell before this command succeeds, or the lock is released. There is one
+//! exception: if this process is killed by KILL between the report of the keeper and the print, the keeper holds the
+//! lock until the script has ended, and nobody can release it. The script sees that failure. What makes `eval` fail,
+//! too, is printed by `main`, which also knows of the failures before this command.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -54,17 +54,6 @@ pub(crate) struct Granted {
 /// # Errors
 /// Those of `run`, without a command; usage, for a process that is not an ancestor.
 pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
-    let is_for_shell = !args.json;
-    let acquired = begin(args).await;
-    let exit = acquired.as_ref().map_or_else(|problem| problem.exit, |exit| *exit);
-    if is_for_shell && exit != Exit::Done {
-        // `eval` of nothing succeeds, and the script would continue without the lock.
-        let _ = writeln!(io::stdout().lock(), "(exit {})", exit.code());
-    }
-    acquired
-}
-
-async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
     let opened = caller::open(args.pid.and_then(Pid::from_raw));
     let handle = opened.map_err(|problem| no_caller(&args, problem))?;

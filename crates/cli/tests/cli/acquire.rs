@@ -122,6 +122,35 @@ fn failure_ends_the_script_also_with_eval_in_one_step() {
     }
 }
 
+/// A command line or a log level that is refused ends the script, too, before anything is known of a lock.
+#[test]
+fn refused_command_line_ends_the_script_that_evaluates_it() {
+    let sandbox = Sandbox::new();
+    for (before, after) in [
+        ("", "acquire --wait 30 job"),
+        ("", "acquire --no-such job"),
+        ("", "acquire ''"),
+        ("", "acquire"),
+        ("", "acquire -- --json job"),
+        ("", "-v acquire --no-such job"),
+        ("", "--store file: acquire job"),
+        ("LEASEHOLD_LOG=loud ", "acquire job"),
+    ] {
+        let begin = format!("eval \"$({before}leasehold {after})\" || exit; echo never");
+        let ended = script(&sandbox, &begin).end().expect(64);
+        assert_eq!(ended.out, "", "{before}{after}");
+    }
+    // Nothing else is evaluated by a shell.
+    for args in [
+        &["acquire", "--wait", "30", "--json", "job"][..],
+        &["acquire", "--json", "--no-such", "job"],
+        &["run", "--no-such", "acquire"],
+    ] {
+        assert_eq!(sandbox.end(args).expect(64).out, "", "{args:?}");
+    }
+    assert!(!sandbox.end(&["acquire", "--help"]).expect(0).out.contains("(exit"));
+}
+
 #[test]
 fn loss_sends_the_shell_a_signal_and_release_says_76() {
     let (_redis, sandboxes) = sandboxes();
