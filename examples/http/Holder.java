@@ -7,6 +7,7 @@ import java.util.regex.*;
 public class Holder {
     static final HttpClient CLIENT = HttpClient.newHttpClient();
     static final String URL = System.getenv("LEASEHOLD_HTTP") + "/v1/holds/" + UUID.randomUUID();
+    // On Linux nanoTime() stands still in a suspend. On a machine that sleeps, use the first number of /proc/uptime.
     static long validUntil;
 
     static HttpResponse<String> call(String method, String path, String body) throws Exception {

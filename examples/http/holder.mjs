@@ -7,6 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const [name, steps] = process.argv.slice(2);
 const url = `${process.env.LEASEHOLD_HTTP}/v1/holds/${randomUUID()}`;
 const authorization = `Bearer ${process.env.LEASEHOLD_TOKEN}`;
+// On Linux performance.now() stands still in a suspend. On a machine that sleeps, use the first number of /proc/uptime.
 let validUntil = 0, reason, granted;
 const isGranted = new Promise((resolve) => (granted = resolve));
 

@@ -3,15 +3,21 @@
 # Usage: holder.sh NAME COMMAND ARG...
 # A shell cannot count the validity of a lock well: curl gives up after 10 s of silence, and the program gets the fence.
 # What a stream says counts from its request, and covers less and less; so heartbeats go along.
-# The lock is released after the program has ended, also if this script is killed: as long as the program runs, it has
-# the other end of curl's pipe open, and a process beside it sends heartbeats and looks whether this script lives.
+# The lock is released by a DELETE after the program has ended, also if this script or its curl is killed: the end of the
+# stream does not release it. As long as the program runs, a process beside it sends heartbeats, and looks whether this
+# script lives. A lock that cannot be released ends with its ttl.
 # A process that begins has the traps of its shell for a moment, and loses a signal that comes then. So each writes a line
 # when it runs, to 4 or to 5, and gets no signal before.
 name=$1; shift
 url=$LEASEHOLD_HTTP/v1/holds/$(cat /proc/sys/kernel/random/uuid)
 token="Authorization: Bearer $LEASEHOLD_TOKEN"
-body="{\"name\":\"$name\",\"ttl\":\"15s\",\"on_disconnect\":\"release\"}"
+body="{\"name\":\"$name\",\"ttl\":\"15s\",\"on_disconnect\":\"keep\"}"
 work='' starts='' asked=''
+
+# Releases the lock, or gives up the wait for it, and prints the status of the answer.
+release() {
+    curl -s -m 5 --retry 3 --retry-all-errors -o /dev/null -w '%{http_code}' -X DELETE -H "$token" "$url"
+}
 
 # Runs the program, and releases the lock. TERM stops the program, and the code is then 76.
 under_lock() {
@@ -34,13 +40,12 @@ under_lock() {
     # A signal ends a wait, and not the program.
     while wait "$program"; ended=$?; kill -0 "$program" 2> /dev/null; do :; done
     trap '' TERM
-    answer=$(curl -s -m 5 --retry 3 --retry-all-errors -o /dev/null -w '%{http_code}' -X DELETE -H "$token" "$url")
-    # Without an answer the end of the stream releases the lock, or the end of its ttl.
-    case $answer in 200 | 410) ;; *) kill "$stream" ;; esac
+    # Without an answer no stream says that it is over.
+    case $(release) in 200 | 410) ;; *) kill "$stream" 2> /dev/null ;; esac
     exit "${code:-$ended}"
 }
 
-# Asks the program to end. Before it starts, the end of the stream ends the wait for the lock.
+# Asks the program to end, or ends the wait for the lock.
 stop() {
     asked=1
     if [ -n "$work" ]; then kill "$work"; elif [ -z "$starts" ]; then kill "$stream"; fi
@@ -67,7 +72,7 @@ while read -r event <&3; do
 done
 trap '' TERM INT HUP
 status=76
-if [ -n "$work" ]; then kill "$work" 2> /dev/null; wait "$work"; status=$?; fi
+if [ -n "$work" ]; then kill "$work" 2> /dev/null; wait "$work"; status=$?; else release > /dev/null; fi
 kill "$stream" 2> /dev/null
 case $event in *'"event":"released"'*) echo released ;; *) echo "lost: $event" ;; esac
 [ -z "$asked" ] || status=143

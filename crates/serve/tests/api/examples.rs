@@ -140,11 +140,13 @@ impl Shell {
     }
 }
 
+/// A program that takes a second to end.
+const WORK: &str = "trap 'sleep 1; touch ended; exit' TERM; touch begun; \
+                    i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done";
+
 /// The program of a holder that is ended is stopped, and has ended before another client is granted the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_shell_stops_its_program_before_the_lock_is_free() {
-    const WORK: &str = "trap 'sleep 1; touch ended; exit' TERM; touch begun; \
-                        i=0; while [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done";
     for signal in [Signal::TERM, Signal::KILL] {
         let Some(mut shell) = Shell::start(WORK, None).await else { return };
         until("the program", async || shell.has("begun")).await;
@@ -156,7 +158,7 @@ async fn ended_shell_stops_its_program_before_the_lock_is_free() {
     }
 }
 
-/// A program that has ended does not hold the lock, even if no request to release is answered.
+/// A program that has ended holds the lock for no longer than its ttl if no request to release is answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_whose_release_fails_leaves_the_lock() {
     let curl = "case \" $* \" in *' DELETE '*) touch tried; exit 7 ;; esac";
@@ -164,4 +166,40 @@ async fn shell_whose_release_fails_leaves_the_lock() {
     let _next = shell.client.mutex("example").lock().await.unwrap();
     assert!(shell.has("tried"));
     assert_eq!(shell.child.wait().unwrap().code(), Some(3));
+}
+
+/// So is that of a holder whose curl gives up.
+#[tokio::test(flavor = "multi_thread")]
+async fn shell_whose_stream_ends_stops_its_program_in_time() {
+    let curl = "case \" $* \" in *' PUT '*) echo $$ > stream ;; esac";
+    let Some(mut shell) = Shell::start(WORK, Some(curl)).await else { return };
+    until("the program", async || shell.has("begun")).await;
+    let stream = std::fs::read_to_string(shell.folder.path().join("stream")).unwrap();
+    kill_process(Pid::from_raw(stream.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    let _next = shell.client.mutex("example").lock().await.unwrap();
+    assert!(shell.has("ended"), "the lock was free before the program had ended");
+    assert_eq!(shell.child.wait().unwrap().code(), Some(76));
+}
+
+/// A holder that is ended while it waits leaves nothing in the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn shell_that_is_ended_in_its_wait_gives_up_its_place() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return leasehold_testkit::require::skip("curl", "it is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let server = ServerProcess::start(&store, folder.path());
+    let client = Client::open(&store).await.unwrap();
+    let held = client.mutex("example").lock().await.unwrap();
+    let mut command = Command::new("sh");
+    command.arg(example("holder.sh")).args(["example", "true"]).current_dir(folder.path());
+    command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
+    command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    until("the wait", async || client.inspect("example").await.unwrap().waiting.len() == 1).await;
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(client.inspect("example").await.unwrap().waiting, [], "the place");
+    held.release().await.unwrap();
 }
