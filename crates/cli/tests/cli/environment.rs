@@ -35,6 +35,23 @@ fn the_store_that_was_named_by_a_flag_is_passed_on_too() {
     assert_eq!(ended.out.trim(), other.url);
 }
 
+/// A variable that a script has inherited, as from `at`, from a daemon or from a section that is over, does not show
+/// that it runs under the lock.
+#[test]
+fn script_that_locks_itself_trusts_nothing_inherited() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/migration/flock.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let row = page.lines().find(|line| line.contains("FLOCKER")).unwrap();
+    let recipe = row.rsplit('`').nth(1).unwrap().replace("\\|", "|");
+    let sandbox = Sandbox::new().with("LEASEHOLD_NAME", "nightly");
+    sandbox.program("script", format!("#!/bin/sh\n{recipe}\necho \"$# $*\"\n"));
+    let holder = sandbox.hold(&["nightly"]);
+    let run = || Started::new(sandbox.sh("exec ./script 'a b' c")).end();
+    assert_eq!(run().expect(75).out, "", "{recipe}");
+    holder.end().expect(0);
+    assert_eq!(run().expect(0).out, "2 a b c\n", "{recipe}");
+}
+
 #[test]
 fn fences_rise_from_run_to_run() {
     let sandbox = Sandbox::new();
