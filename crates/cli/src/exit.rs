@@ -147,6 +147,18 @@ impl From<std::io::Error> for Problem {
     }
 }
 
+/// Takes output whose reader has closed it as written: a reader that has seen enough does not change the verdict of a
+/// command.
+///
+/// # Errors
+/// Of stdout.
+pub(crate) fn even_unread(written: std::io::Result<()>) -> Result<(), Problem> {
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

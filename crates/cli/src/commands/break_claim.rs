@@ -13,7 +13,7 @@ use leasehold_monitor::actions::{break_claims, consequences_of_break};
 
 use crate::commands::revoke::still_held;
 use crate::commands::show::print;
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, even_unread};
 use crate::output::describe::note_or_tag;
 use crate::output::json;
 use crate::output::paint::Paint;
@@ -38,7 +38,8 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     let name = visible_name(args.name.as_str());
     if to_break.is_empty() {
         if args.json {
-            json::line(&mut io::stdout().lock(), &BrokenShape::of(&args.name, &[], &[]))?;
+            let shape = BrokenShape::of(&args.name, &[], &[]);
+            even_unread(json::line(&mut io::stdout().lock(), &shape))?;
         } else {
             complain(&format!("{name} is free: there is nothing to break"));
         }
@@ -99,36 +100,38 @@ async fn ask_and_break(
 }
 
 fn report(args: &BreakArgs, outcome: &Outcome, consequences: &str) -> Result<Exit, Problem> {
-    let Outcome { broken, released, also_ended } = outcome;
+    even_unread(print_outcome(args, outcome, consequences))?;
+    // Those that were asked have done what was wanted.
+    if !outcome.broken.is_empty() || outcome.released.as_ref().is_some_and(|released| !released.is_empty()) {
+        return Ok(Exit::Done);
+    }
     let name = visible_name(args.name.as_str());
+    complain(&format!("{name} was released in the meantime: nothing was broken"));
+    Ok(Exit::NothingBroken)
+}
+
+fn print_outcome(args: &BreakArgs, outcome: &Outcome, consequences: &str) -> io::Result<()> {
+    let Outcome { broken, released, also_ended } = outcome;
     let mut out = io::stdout().lock();
     if args.json {
         let shape = BrokenShape::of(&args.name, broken, also_ended).released(released.as_deref());
-        json::line(&mut out, &shape)?;
-    } else {
-        for info in released.iter().flatten() {
-            writeln!(out, "{name}: released: {}", note_or_tag(info))?;
-        }
-        for info in broken {
-            writeln!(out, "{name}: broken: {}", note_or_tag(info))?;
-        }
-        for other in also_ended {
-            writeln!(out, "{}: ended with the connection", visible_name(other.as_str()))?;
-        }
+        return json::line(&mut out, &shape);
     }
-    if broken.is_empty() {
-        // Those that were asked have done what was wanted.
-        if released.as_ref().is_some_and(|released| !released.is_empty()) {
-            return Ok(Exit::Done);
-        }
-        complain(&format!("{name} was released in the meantime: nothing was broken"));
-        return Ok(Exit::NothingBroken);
+    let name = visible_name(args.name.as_str());
+    for info in released.iter().flatten() {
+        writeln!(out, "{name}: released: {}", note_or_tag(info))?;
+    }
+    for info in broken {
+        writeln!(out, "{name}: broken: {}", note_or_tag(info))?;
+    }
+    for other in also_ended {
+        writeln!(out, "{}: ended with the connection", visible_name(other.as_str()))?;
     }
     // Without --yes, the question has shown it already.
-    if args.yes && !args.json {
+    if args.yes && !broken.is_empty() {
         writeln!(out, "{consequences}")?;
     }
-    Ok(Exit::Done)
+    Ok(())
 }
 
 fn to_break(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use leasehold::{Deadlock, Note, Resource};
 
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, even_unread};
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
@@ -20,10 +20,10 @@ pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
     let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let found = locks.deadlocks().await?;
     let mut out = io::stdout().lock();
-    match args.json {
-        true => found.iter().try_for_each(|deadlock| json::line(&mut out, deadlock))?,
-        false => found.iter().try_for_each(|deadlock| print(&mut out, deadlock, Paint::of_stdout()))?,
-    }
+    even_unread(match args.json {
+        true => found.iter().try_for_each(|deadlock| json::line(&mut out, deadlock)),
+        false => found.iter().try_for_each(|deadlock| print(&mut out, deadlock, Paint::of_stdout())),
+    })?;
     Ok(if found.is_empty() { Exit::Done } else { Exit::DeadlockFound })
 }
 

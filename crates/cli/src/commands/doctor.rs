@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use leasehold::{Finding, Note, Severity};
 
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, even_unread};
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::text::visible;
@@ -20,10 +20,10 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
     let locks = store.open(Note::default()).await?;
     let findings = locks.diagnose(args.ttl).await;
     let mut out = io::stdout().lock();
-    match args.json {
-        true => findings.iter().try_for_each(|finding| json::line(&mut out, finding))?,
-        false => print(&mut out, &store.shown(), &findings, Paint::of_stdout())?,
-    }
+    even_unread(match args.json {
+        true => findings.iter().try_for_each(|finding| json::line(&mut out, finding)),
+        false => print(&mut out, &store.shown(), &findings, Paint::of_stdout()),
+    })?;
     Ok(exit(&findings))
 }
 

@@ -7,7 +7,7 @@ use leasehold::backend::Clock;
 use leasehold::{ClaimInfo, Client, ErrorKind, Note, Resource, SystemClock};
 use leasehold_monitor::RevokedShape;
 
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, even_unread};
 use crate::output::describe::note_or_tag;
 use crate::output::json;
 use crate::output::stderr::complain;
@@ -25,7 +25,7 @@ pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
     let name = visible_name(args.name.as_str());
     if !args.json {
-        print(&name, "asked", &asked)?;
+        even_unread(print(&name, "asked", &asked))?;
         let waits = match (asked.is_empty(), args.wait) {
             (true, _) => format!("{name} is free: nobody to ask"),
             (false, None) => {
@@ -42,7 +42,7 @@ pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
     };
     if args.json {
         let shape = RevokedShape::of(&args.name, &asked).still_held(still_held.as_deref());
-        json::line(&mut io::stdout().lock(), &shape)?;
+        even_unread(json::line(&mut io::stdout().lock(), &shape))?;
     }
     match (still_held.as_deref(), args.wait) {
         _ if asked.is_empty() => Ok(Exit::NothingBroken),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_torture::{Judgement, Program, Progress, Report, RigError, torture_until as run};
 use tokio::sync::oneshot;
 
-use crate::exit::{Exit, Problem};
+use crate::exit::{Exit, Problem, even_unread};
 use crate::output::counter::{Counter, Output};
 use crate::output::json;
 use crate::output::text::visible;
@@ -87,11 +87,7 @@ fn publish(report: &Report, args: &TortureArgs) -> Result<Exit, Problem> {
         true => json::line(&mut out, report),
         false => print(&mut out, report, folder.filter(|_| written.is_ok())),
     };
-    match printed {
-        // A reader that has seen enough does not change the judgement.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        printed => printed?,
-    }
+    even_unread(printed)?;
     match (written, folder) {
         (Err(error), Some(folder)) => {
             let text = format!(

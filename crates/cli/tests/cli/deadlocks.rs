@@ -46,6 +46,9 @@ fn cycle_is_listed(sandbox: &Sandbox) {
     let ben = runtime.block_on(waits(&locks, 4, "a", Share::WRITER, b, "ben\u{7}"));
     let text = "deadlock of 2\n  ben\\u{7}  holds b\\u{202e}  waits for a (writer)\n  ann       holds a          waits for b\\u{202e} (mutex)\n";
     assert_eq!(list(&[], 1), text);
+    for args in [&["ls", "--deadlocks"][..], &["ls", "--deadlocks", "--json"]] {
+        sandbox.end_unread(args).expect(1);
+    }
     let json: Value = serde_json::from_str(&list(&["--json"], 1)).unwrap();
     let first = &json["waits"][0];
     assert_eq!((&first["note"], &first["waits_for"]), (&Value::from("ben\u{7}"), &Value::from("a")));

@@ -83,3 +83,18 @@ fn revoke_waits_for_the_release_up_to_its_limit() {
     }
     Sandbox::new().end(&["revoke", "--wait", "1s", "job"]).expect(1).says("nobody to ask");
 }
+
+#[test]
+fn closed_output_ends_neither_the_wait_nor_the_verdict() {
+    let sandbox = Sandbox::new();
+    let deaf = sandbox.hold(&["job"]);
+    for args in [&["revoke", "--wait", "300ms", "job"][..], &["revoke", "--json", "--wait", "300ms", "job"]] {
+        let ended = sandbox.end_unread(args).expect(75).says("job was not released within");
+        assert!(ended.took >= std::time::Duration::from_millis(300), "{ended:?}");
+    }
+    sandbox.end_unread(&["break", "--yes", "job"]).expect(0);
+    deaf.end().expect(76);
+    sandbox.end_unread(&["revoke", "job"]).expect(1);
+    sandbox.end_unread(&["revoke", "--json", "job"]).expect(1);
+    sandbox.end_unread(&["break", "--yes", "--json", "job"]).expect(1);
+}

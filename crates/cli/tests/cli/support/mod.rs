@@ -100,6 +100,15 @@ impl Sandbox {
         Started::new(self.leasehold(args)).end()
     }
 
+    /// Runs it to its end, with a reader of stdout that has gone.
+    pub(crate) fn end_unread(&self, args: &[&str]) -> Ended {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = self.leasehold(args);
+        command.stdout(writer);
+        Started::new(command).end()
+    }
+
     /// `leasehold run ARGS -- sh -c SCRIPT`, to its end.
     pub(crate) fn run(&self, args: &[&str], script: &str) -> Ended {
         Started::new(self.leasehold(&run_args(args, script))).end()
