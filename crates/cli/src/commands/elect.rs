@@ -44,9 +44,12 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
         let ended = hold_and_run(request, signals, stderr, status, opened).await;
         has_led |= matches!(ended, Ok(Ended { was_held: true, .. }));
         let is_start = !has_led && opened_at.is_none_or(|at| SystemClock.now().since(at) < START);
-        if let Some(signal) = signals.ending(request.grace())
-            && let Ok(Ended { exit: Exit::Lost, .. }) | Err(_) = ended
-        {
+        let asked = match &ended {
+            Ok(Ended { exit: Exit::Lost, asked, .. }) => *asked,
+            Ok(_) => None,
+            Err(_) => signals.ending(request.grace()),
+        };
+        if let Some(signal) = asked {
             return (Exit::by(signal), Ender::Leasehold);
         }
         match ended {

@@ -70,16 +70,18 @@ pub(crate) struct Ended {
     pub(crate) by: Ender,
     /// `true` if the lock was held at all.
     pub(crate) was_held: bool,
+    /// The signal that has asked this process to end, by the end of the command or after it.
+    pub(crate) asked: Option<Signal>,
 }
 
 impl Ended {
     fn waiting(signal: Signal) -> Ended {
-        Ended { was_held: false, ..Ended::holding(Exit::by(signal)) }
+        Ended { was_held: false, asked: Some(signal), ..Ended::holding(Exit::by(signal)) }
     }
 
     /// Builds the end of a hold that is not the command's own.
     fn holding(exit: Exit) -> Ended {
-        Ended { exit, by: Ender::Leasehold, was_held: true }
+        Ended { exit, by: Ender::Leasehold, was_held: true, asked: None }
     }
 }
 
@@ -116,6 +118,7 @@ pub(crate) async fn hold_and_run(
         Err(problem) => Err(problem),
     };
     // The hook does not wait for a store that may be away: another may hold the lock by now.
+    let hook_began = SystemClock.now();
     let hook = async {
         if let (Some(program), Ok(Ended { was_held: true, .. })) = (&request.hook, &ended) {
             hook::run(request, program, signals, stderr).await;
@@ -130,7 +133,9 @@ pub(crate) async fn hold_and_run(
             "the store did not confirm all releases; what is left in the store ends with its ttl",
         );
     }
-    ended
+    // No command could have used a signal for something else that came during the hook.
+    let asked = signals.ending_since(hook_began);
+    ended.map(|ended| Ended { asked: asked.or(ended.asked), ..ended })
 }
 
 /// A hold with all that is needed to run the command under it.
@@ -147,6 +152,8 @@ impl HeldRun<'_> {
     async fn run_command(mut self, file: PathBuf) -> Result<Ended, Problem> {
         let began = SystemClock.now();
         let outcome = self.start(file).await;
+        // The release and a hook take time, and do not make a HUP older.
+        let asked = self.signals.ending(self.request.grace());
         let interrupted = match &outcome {
             Ok(outcome) if self.request.after == After::Stay && outcome.is_success() => self.stay().await,
             Ok(outcome) => self.wait_min_hold(began.after(self.request.min_hold), outcome).await,
@@ -156,12 +163,13 @@ impl HeldRun<'_> {
         let HeldRun { request, hold, stderr, status, .. } = self;
         let returned = hold.release_lock(request, lost, stderr, status).await;
         let of_command = Ended { by: Ender::Command, ..Ended::holding(outcome?.exit()) };
-        match (lost || returned == Returned::Lost, request.on_lost) {
+        let ended = match (lost || returned == Returned::Lost, request.on_lost) {
             (true, Loss::Ignore) | (false, _) => {
-                Ok(interrupted.map_or(of_command, |signal| Ended::holding(Exit::by(signal))))
+                interrupted.map_or(of_command, |signal| Ended::holding(Exit::by(signal)))
             }
-            (true, _) => Ok(Ended::holding(Exit::Lost)),
-        }
+            (true, _) => Ended::holding(Exit::Lost),
+        };
+        Ok(Ended { asked: interrupted.or(asked), ..ended })
     }
 
     async fn start(&mut self, file: PathBuf) -> Result<Outcome, Problem> {

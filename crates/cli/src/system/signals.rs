@@ -106,6 +106,11 @@ impl Signals {
         self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }
 
+    /// Returns the last signal that asks a program to end, if it came at this moment or later.
+    pub(crate) fn ending_since(&self, begin: Moment) -> Option<Signal> {
+        self.ending.filter(|(_, at)| *at >= begin).map(|(signal, _)| signal)
+    }
+
     async fn first(&mut self, wanted: impl Fn(SignalEvent) -> bool) -> SignalEvent {
         let event = poll_fn(|cx| {
             for (event, stream) in self.streams.iter_mut().filter(|(event, _)| wanted(*event)) {

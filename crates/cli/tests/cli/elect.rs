@@ -163,6 +163,36 @@ fn leader_that_survived_a_hup_campaigns_again_after_a_loss() {
     leader.end();
 }
 
+/// No command could have used the signal for something else.
+#[test]
+fn hup_during_a_hook_that_is_killed_ends_the_candidacy() {
+    let sandbox = Sandbox::new();
+    let script = "trap 'exit 0' TERM; echo begin; while :; do sleep 0.05; done";
+    let hook = "trap '' HUP; echo down; while :; do sleep 0.05; done";
+    let args = ["boss", "--grace", "100ms", "--on-demoted", hook, "--", "sh", "-c", script];
+    let leader = elect(&sandbox, &args);
+    leader.line_with("begin");
+    sandbox.end(&["break", "--yes", "boss"]).expect(0);
+    leader.line_with("down");
+    leader.signal(Signal::HUP);
+    leader.complaint_with("--on-demoted failed: signal 9 ended it");
+    leader.end().expect(129);
+}
+
+/// The time of the hook does not make the signal older.
+#[test]
+fn hup_before_a_long_hook_ends_the_candidacy() {
+    let sandbox = Sandbox::new();
+    let script = "trap '' TERM; trap 'exit 0' HUP; echo begin; while :; do sleep 0.05; done";
+    let args = ["boss", "--grace", "3s", "--on-demoted", "sleep 4", "--", "sh", "-c", script];
+    let leader = elect(&sandbox, &args);
+    leader.line_with("begin");
+    sandbox.end(&["break", "--yes", "boss"]).expect(0);
+    leader.complaint_with("boss was lost");
+    leader.signal(Signal::HUP);
+    leader.end().expect(129);
+}
+
 #[test]
 fn candidate_that_waits_survives_a_refused_login() {
     let builder = leasehold_testkit::RedisServer::builder().password("hunter2");
