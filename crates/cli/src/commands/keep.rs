@@ -149,7 +149,7 @@ impl Section<'_> {
         let listener = rendezvous::listen(&socket)?;
         let warden = match self.on_lost {
             Some(signal) => {
-                let mut warden = Warden::of_caller(hold.lives(), self.caller, signal)?;
+                let warden = Warden::of_caller(hold.lives(), self.caller, signal)?;
                 // Before the report: from then on the script relies on it, even if this process is stopped at once.
                 warden.send(message(hold.end()));
                 Some(warden)

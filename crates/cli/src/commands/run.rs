@@ -184,8 +184,13 @@ impl HeldRun<'_> {
         }
         let (program, variables) = (&request.program, self.hold.variables(request));
         let child = match job.group() {
-            Some(group) => Child::start(program, file, variables, group, Stdio::inherit).await,
-            None => Child::start_beside(program, file, variables, |command| job.tell_warden(command)).await,
+            Some(group) => {
+                job.await_start(Child::start(program, file, variables, group, Stdio::inherit)).await
+            }
+            None => {
+                let known = |command| job.tell_warden(command);
+                job.await_start(Child::start_beside(program, file, variables, known)).await
+            }
         };
         match child {
             Ok(child) => Ok(job.supervise(child, self.signals).await),

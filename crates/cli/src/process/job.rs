@@ -5,7 +5,7 @@
 //! here waits for anything but the next event.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use leasehold::backend::{Clock, Moment};
@@ -104,7 +104,7 @@ impl<'a> Job<'a> {
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
             terminal.lend(warden.group());
         }
-        let mut job = Job {
+        let job = Job {
             request,
             leases: LeaseWatch::new(hold, stderr, status),
             warden,
@@ -130,8 +130,22 @@ impl<'a> Job<'a> {
     }
 
     /// Tells the warden which process it has to end, in the group of the caller.
-    pub(crate) fn tell_warden(&mut self, command: Pid) {
+    pub(crate) fn tell_warden(&self, command: Pid) {
         self.warden.send(Message::Command(command));
+    }
+
+    /// Waits for the start of the command, which takes until the program is loaded. The warden gets the renewals that
+    /// come meanwhile: it acts on the end of the lease that it knows.
+    pub(crate) async fn await_start<T>(&self, start: impl Future<Output = T>) -> T {
+        let mut start = pin!(start);
+        loop {
+            self.update_warden();
+            tokio::select! {
+                biased;
+                started = &mut start => return started,
+                () = tokio::time::sleep(self.pause()) => {}
+            }
+        }
     }
 
     /// Sends a signal to the command and to what it has started: all of its group, or, in the group of the
@@ -380,7 +394,7 @@ impl<'a> Job<'a> {
     }
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
-    fn update_warden(&mut self) {
+    fn update_warden(&self) {
         let Some(end) = self.leases.end() else { return };
         let message = match self.request.on_lost {
             Loss::Ignore => Message::Wait,

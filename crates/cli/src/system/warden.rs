@@ -20,6 +20,7 @@
 //! The warden cannot end a process that has left the group (a daemon, or an interactive shell's jobs), and
 //! cannot act after it was killed itself. Nor can it end a process of another user, but it waits for the end of that.
 
+use std::cell::Cell;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -50,7 +51,7 @@ use crate::system::token::{Token, take_from};
 pub(crate) struct Warden {
     pid: Pid,
     pipe: Option<PipeWriter>,
-    last_sent: Option<Message>,
+    last_sent: Cell<Option<Message>>,
     /// The token of a warden that sends a signal.
     token: Option<Token>,
 }
@@ -118,7 +119,12 @@ impl Warden {
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
-        Ok(Warden { pid: Pid::from_child(&child?), pipe: Some(pipe), last_sent: None, token: None })
+        Ok(Warden {
+            pid: Pid::from_child(&child?),
+            pipe: Some(pipe),
+            last_sent: Cell::new(None),
+            token: None,
+        })
     }
 
     /// Returns `true` if the signal of the loss is this process's to send: the warden has not sent it, and will not.
@@ -138,12 +144,12 @@ impl Warden {
     }
 
     /// Sends the message to the warden, unless it equals the last one sent.
-    pub(crate) fn send(&mut self, message: Message) {
-        if self.last_sent != Some(message)
+    pub(crate) fn send(&self, message: Message) {
+        if self.last_sent.get() != Some(message)
             && let Some(pipe) = &self.pipe
             && rustix::io::write(pipe, message.line().as_bytes()).is_ok()
         {
-            self.last_sent = Some(message);
+            self.last_sent.set(Some(message));
         }
     }
 

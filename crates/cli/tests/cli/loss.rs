@@ -44,6 +44,27 @@ fn command_does_not_begin_under_a_lock_that_is_lost_already() {
     }
 }
 
+/// The warden gets the renewals that come while the command is loaded.
+#[test]
+fn command_that_loads_for_longer_than_its_lease_begins() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    for (name, args) in [("own", &[][..]), ("same", &["--same-group"])] {
+        let program = sandbox.copy("/bin/echo", name);
+        let Some(gate) = Gate::before_or_skip(&program) else { return };
+        let (program, ttl) = (format!("./{name}"), Duration::from_secs(5));
+        let command = [&["run", "--ttl", "5s"], args, &["job", "--", &program, "began"]].concat();
+        let running = Started::new(sandbox.leasehold(&command));
+        let event = gate.wait();
+        let began = Instant::now();
+        while began.elapsed() < ttl + Duration::from_secs(1) {
+            sandbox.wait_for_renewal("job");
+        }
+        gate.open(&event);
+        assert_eq!(running.end().expect(0).out, "began\n", "{name}");
+    }
+}
+
 #[test]
 fn command_is_killed_only_after_its_grace_period() {
     let sandbox = Sandbox::new();
