@@ -79,6 +79,14 @@ struct Watched {
     from: i64,
     wakeup: Arc<Wakeup>,
     created: bool,
+    /// The number of its refusals in a row, which tokens that had run out may have caused.
+    refusals: u32,
+}
+
+impl Watched {
+    fn new(target: Target, from: i64, wakeup: Arc<Wakeup>) -> Watched {
+        Watched { target, from, wakeup, created: false, refusals: 0 }
+    }
 }
 
 impl Watcher {
@@ -99,7 +107,7 @@ impl Watcher {
         let mut numbers = Vec::new();
         for target in targets {
             let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-            let watched = Watched { target, from, wakeup: wakeup.clone(), created: false };
+            let watched = Watched::new(target, from, wakeup.clone());
             if self.commands.send(Command::Watch(number, watched)).is_err() {
                 // The runtime is going down with the task.
                 wakeup.wake(None);
@@ -328,7 +336,7 @@ impl WatchTask {
         if message.created
             && let Some(watched) = self.watches.get_mut(&number)
         {
-            watched.created = true;
+            (watched.created, watched.refusals) = (true, 0);
             match message.header {
                 Some(header) if (1..watched.from - 1).contains(&header.revision) => {
                     drop(leasehold_machine::spawn(wake_later(
@@ -352,14 +360,16 @@ impl WatchTask {
 
     fn cancelled(&mut self, message: &WatchResponse) -> Result<(), Advice> {
         let reason = &message.cancel_reason;
-        if reason.contains("auth") && !reason.contains("permission denied") {
-            let failure = Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}"));
-            return Err(Advice::LogInAgain(failure));
+        let denied =
+            |advice: &str| Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}{advice}"));
+        let is_forbidden = reason.contains("permission denied");
+        if reason.contains("auth") && !is_forbidden {
+            return Err(Advice::LogInAgain(denied("")));
         }
-        let refused = reason.contains("permission denied").then(|| {
-            let advice = "give the user's role read permission on the prefix";
-            Failure::new(FailureKind::Denied, Effect::None, format!("etcd: {reason}: {advice}"))
-        });
+        if is_forbidden && self.may_have_run_out(message.watch_id) {
+            return Err(Advice::LogInAgain(denied("")));
+        }
+        let refused = is_forbidden.then(|| denied(": give the user's role read permission on the prefix"));
         if message.watch_id >= 0 {
             // One that is not here was cancelled by us. One that was compacted away may have missed its
             // event.
@@ -374,6 +384,22 @@ impl WatchTask {
             watched.wakeup.wake(refused.clone());
         }
         Ok(())
+    }
+
+    /// Returns `true` if a watch may have been refused only because the token of the stream has run out. Up to 3.4.21
+    /// and 3.5.5 a server gives the same reason for that as for a missing permission. The next stream has another
+    /// token.
+    fn may_have_run_out(&mut self, number: i64) -> bool {
+        let mut open: Vec<_> = self.watches.iter_mut().filter(|(_, watched)| !watched.created).collect();
+        let mut concerned = open.iter().filter(|(other, _)| number < 0 || number == **other).peekable();
+        let may_have = self.cluster.user().is_some()
+            && concerned.peek().is_some()
+            && concerned.all(|(_, watched)| watched.refusals < TOKENS);
+        if may_have {
+            // With the same token the others would be refused as well.
+            open.iter_mut().for_each(|(_, watched)| watched.refusals += 1);
+        }
+        may_have
     }
 }
 
@@ -438,9 +464,101 @@ const PROBE_ID: i64 = i64::MAX;
 const AHEAD: usize = 64;
 /// The time within which a server has to open a stream, or to answer a probe.
 const SILENCE: Duration = Duration::from_secs(3);
+/// The tokens with which a refused watch is tried again. One that another request has fetched may run out before it is
+/// used.
+const TOKENS: u32 = 2;
 /// The first pause before a stream is opened anew.
 const REOPEN: Duration = Duration::from_millis(40);
 /// The first pause before a waiter looks whose server does not know the revision that it waits for. A follower
 /// lags for less.
 const BEHIND: Duration = Duration::from_secs(1);
 const BEHIND_MOST: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EtcdConfig;
+
+    const DENIED: &str = "etcdserver: permission denied";
+
+    /// Returns a task with watches of these numbers, all with the returned wakeup.
+    fn task_of(url: &str, numbers: &[i64]) -> (WatchTask, Arc<Wakeup>) {
+        let cluster = Arc::new(Cluster::new(EtcdConfig::parse(url).unwrap()).unwrap());
+        let (_, inbox) = mpsc::unbounded_channel();
+        let (backoff, behind) = (Backoff::new(REOPEN, MAX_PAUSE), Backoff::new(BEHIND, BEHIND_MOST));
+        let mut task = WatchTask { cluster, inbox, watches: HashMap::new(), backoff, behind };
+        let wakeup = Arc::new(Wakeup::default());
+        for number in numbers {
+            let target = Target::Gone(b"leasehold/job".to_vec());
+            task.apply(Command::Watch(*number, Watched::new(target, 2, wakeup.clone())));
+        }
+        (task, wakeup)
+    }
+
+    fn created(watch_id: i64) -> WatchResponse {
+        WatchResponse { watch_id, created: true, ..WatchResponse::default() }
+    }
+
+    fn refused(watch_id: i64, reason: &str) -> WatchResponse {
+        WatchResponse { canceled: true, cancel_reason: reason.to_owned(), ..created(watch_id) }
+    }
+
+    fn failure(wakeup: &Wakeup) -> Option<FailureKind> {
+        wakeup.refused.lock().unwrap().take().map(|failure| failure.kind)
+    }
+
+    /// Up to 3.4.21 and 3.5.5 a server says so, too, where the token has run out.
+    #[tokio::test]
+    async fn denied_watch_is_tried_again_with_other_tokens() {
+        for number in [1, -1] {
+            let (mut task, wakeup) = task_of("etcd://jobs:secret@h", &[1, 2]);
+            for _ in 0..4 {
+                let advice = task.handle(refused(number, DENIED));
+                assert!(matches!(advice, Err(Advice::LogInAgain(_))), "{number}: {advice:?}");
+                assert_eq!((task.all().len(), failure(&wakeup)), (2, None), "{number}: both stay");
+                // The token is a new one, until it has run out as well.
+                task.handle(created(1)).unwrap();
+                task.handle(created(2)).unwrap();
+                task.all();
+            }
+            for _ in 0..TOKENS {
+                assert!(task.handle(refused(number, DENIED)).is_err(), "{number}");
+                assert_eq!(task.all().len(), 2);
+            }
+            let advice = task.handle(refused(number, DENIED));
+            assert!(matches!(advice, Ok(None)), "{number}: {advice:?}");
+            assert_eq!(failure(&wakeup), Some(FailureKind::Denied), "{number}");
+        }
+    }
+
+    #[tokio::test]
+    async fn watches_that_are_denied_together_share_their_tokens() {
+        let (mut task, wakeup) = task_of("etcd://jobs:secret@h", &[1, 2]);
+        for _ in 0..TOKENS {
+            assert!(task.handle(refused(1, DENIED)).is_err());
+        }
+        for (number, left) in [(1, 1), (2, 0)] {
+            assert!(matches!(task.handle(refused(number, DENIED)), Ok(None)), "{number}");
+            assert_eq!((task.watches.len(), failure(&wakeup)), (left, Some(FailureKind::Denied)));
+        }
+    }
+
+    #[tokio::test]
+    async fn denied_watch_of_a_client_without_a_login_is_denied_at_once() {
+        for number in [1, -1] {
+            let (mut task, wakeup) = task_of("etcd://h", &[1]);
+            assert!(matches!(task.handle(refused(number, DENIED)), Ok(None)), "{number}");
+            assert_eq!((task.watches.len(), failure(&wakeup)), (0, Some(FailureKind::Denied)));
+        }
+    }
+
+    #[tokio::test]
+    async fn refusal_of_a_watch_that_has_ended_concerns_no_other() {
+        let (mut task, wakeup) = task_of("etcd://jobs:secret@h", &[1]);
+        for number in [7, PROBE_ID] {
+            assert!(matches!(task.handle(refused(number, DENIED)), Ok(None)), "{number}");
+        }
+        assert!(task.handle(refused(1, DENIED)).is_err(), "its first refusal");
+        assert_eq!(failure(&wakeup), None);
+    }
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::*;
 use crate::dead_waiters::parked;
 use leasehold::ValueSource;
+use leasehold_conformance::patience_for;
 use leasehold_core::{
     Backend, Claim, Effect, FailureKind, Grant, LossCause, Patience, Put, Registers, Release, Renew, Renewal,
     Resource, Share, Step,
@@ -394,13 +395,26 @@ async fn a_token_that_ran_out_is_fetched_anew() {
     let login = |login: &str| server.url().replace("etcd://", &format!("etcd://{login}@"));
     let (first, second) = (connect(&login("jobs:secret")).await, connect(&login("jobs:secret")).await);
     let (held, waits) = (mutex("job"), mutex("job"));
+    // No failure is ignored.
+    let waiting = || {
+        let (second, waits) = (second.clone(), waits.clone());
+        tokio::spawn(async move { second.contend(&waits, &patience_for(&clock(), LONG)).await })
+    };
     let grant = try_take(&first, &held).await.unwrap();
-    let waiter = waiting(&second, &waits, LONG);
+    let waiter = waiting();
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(matches!(renew(&first, &held, &grant).await, Renewal::Renewed));
     assert_eq!(claim_counts(&first, "job").await, (1, 1));
     freed(&first, &held).await;
-    waiter.await.unwrap().unwrap();
+    assert!(matches!(waiter.await.unwrap().unwrap(), Step::Granted(_)));
+    freed(&second, &waits).await;
+    // The stream of watches stays open, and its token runs out as well: nothing is sent meanwhile.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    try_take(&first, &held).await.unwrap();
+    let waiter = waiting();
+    wait_for_waiters(&first, "job", 1).await;
+    freed(&first, &held).await;
+    assert!(matches!(waiter.await.unwrap().unwrap(), Step::Granted(_)));
     freed(&second, &waits).await;
 
     for (url, hint) in [
