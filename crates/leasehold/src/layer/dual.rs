@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use leasehold_core::{
     AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Effect, Failure, FailureKind, Finding, Grant, Hint,
     Liveness, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
@@ -95,6 +96,27 @@ impl Dual {
         let snapshots =
             (self.new.inspect(resource, None, &once).await?, self.old.inspect(resource, None, &once).await?);
         Ok(seen_together(snapshots.0, snapshots.1))
+    }
+
+    /// Returns those of the names that have holders or waiters.
+    async fn summaries(&self, names: &[Resource]) -> Result<Vec<ResourceSummary>, Failure> {
+        let once = Patience::none(Arc::new(SystemClock));
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut summaries = Vec::new();
+        // A holder of the new lock alone waits for the old one, which neither list can say.
+        for seen in join_all(names.iter().map(|name| self.inspect_both(name, &once))).await {
+            match seen {
+                Ok(seen) if !seen.holders.is_empty() || !seen.waiting.is_empty() => {
+                    let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
+                    summaries.push(ResourceSummary::new(seen.resource, holders, waiting));
+                }
+                // Ended meanwhile, or not a lock in one of the stores.
+                Ok(_) => {}
+                Err(failure) if failure.kind == FailureKind::Foreign => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(summaries)
     }
 }
 
@@ -211,19 +233,25 @@ impl Backend for Dual {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let new = self.new.list(prefix, after, limit).await?;
-        let old = self.old.list(prefix, after, limit).await?;
-        let either: BTreeSet<Resource> = new.into_iter().chain(old).map(|summary| summary.resource).collect();
         let mut summaries = Vec::new();
-        for resource in either.into_iter().take(limit) {
-            // A holder of the new lock alone waits for the old one, which neither list can say.
-            let seen = self.inspect_both(&resource, &Patience::none(Arc::new(SystemClock))).await?;
-            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
-            if holders + waiting > 0 {
-                summaries.push(ResourceSummary::new(resource, holders, waiting));
+        let mut after = after.cloned();
+        // A page without the names that have ended meanwhile would be short, as only the last one may be. Each round
+        // looks at the names behind those of the round before.
+        while summaries.len() < limit {
+            let new = self.new.list(prefix, after.as_ref(), limit).await?;
+            let old = self.old.list(prefix, after.as_ref(), limit).await?;
+            let (names, is_last) = names_of_pages(new, old, limit);
+            for chunk in names.chunks(LIST_BATCH_MAX) {
+                if summaries.len() < limit {
+                    summaries.extend(self.summaries(chunk).await?);
+                }
             }
+            if is_last {
+                break;
+            }
+            after = names.into_iter().next_back();
         }
+        summaries.truncate(limit);
         Ok(summaries)
     }
 
@@ -259,6 +287,26 @@ struct Proofs {
 
 /// The pause between two requests of a holder of the new lock for the old one. It is the only one that polls.
 const OLD_POLL: Duration = Duration::from_millis(100);
+
+/// Names that are looked at together for a listing.
+const LIST_BATCH_MAX: usize = 50;
+
+/// Joins a page of each store: returns the names up to which both pages are complete, in order, and `true` if no names
+/// follow them.
+fn names_of_pages(
+    new: Vec<ResourceSummary>,
+    old: Vec<ResourceSummary>,
+    limit: usize,
+) -> (Vec<Resource>, bool) {
+    // Behind the last name of a full page its store may have more.
+    let full = [&new, &old].into_iter().filter(|page| page.len() >= limit);
+    let end = full.filter_map(|page| Some(page.last()?.resource.clone())).min();
+    let mut names: BTreeSet<Resource> = new.into_iter().chain(old).map(|summary| summary.resource).collect();
+    if let Some(end) = &end {
+        names.retain(|name| name <= end);
+    }
+    (names.into_iter().collect(), end.is_none())
+}
 
 /// Returns the promises that both keep.
 fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {

@@ -9,7 +9,10 @@ use leasehold::layer::{Dual, Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, LossCause, Tuning};
 use leasehold_conformance::{Around, Subject, TakerCommand, Wrapped};
-use leasehold_core::{Backend, BreakOutcome, Claim, Failure, Release};
+use leasehold_core::{
+    Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Patience, Release, Resource, Snapshot,
+    SnapshotVersion,
+};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Lateness, RedisServer};
 use tokio::sync::OnceCell;
@@ -242,6 +245,22 @@ async fn dual_refuses_stores_it_cannot_hold_together() {
 struct Connection {
     store: Arc<MemoryBackend>,
     took_it: bool,
+    on_look: OnLook,
+}
+
+/// The effect of a look at the lock `a`.
+#[derive(Debug)]
+enum OnLook {
+    Nothing,
+    /// It ends in these stores before the answer.
+    Ends([Arc<MemoryBackend>; 2]),
+    Fails(FailureKind),
+}
+
+impl Connection {
+    fn to(store: &Arc<MemoryBackend>) -> Connection {
+        Connection { store: store.clone(), took_it: true, on_look: OnLook::Nothing }
+    }
 }
 
 #[async_trait]
@@ -253,14 +272,36 @@ impl Around for Connection {
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         if self.took_it { self.store.release(batch).await } else { vec![Release::Gone; batch.len()] }
     }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        match &self.on_look {
+            OnLook::Ends(stores) if resource.as_str() == "a" => {
+                for store in stores {
+                    for held in store.inspect(resource, None, patience).await?.holders {
+                        let claim = Claim::new(held.id, resource.clone(), held.share, Duration::from_secs(1));
+                        drop(store.release(&[&claim]).await);
+                    }
+                }
+            }
+            OnLook::Fails(kind) if resource.as_str() == "a" => {
+                return Err(Failure::new(*kind, Effect::None, "it is not a lock"));
+            }
+            _ => {}
+        }
+        self.store.inspect(resource, seen, patience).await
+    }
 }
 
 #[tokio::test]
 async fn break_through_both_stores_ends_the_claim_in_each() {
     let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
     let client = |took_it| {
-        let connect =
-            |store: &Arc<MemoryBackend>| Arc::new(Wrapped(Connection { store: store.clone(), took_it }));
+        let connect = |store| Arc::new(Wrapped(Connection { took_it, ..Connection::to(store) }));
         let dual = Dual::of(connect(&old), connect(&new)).unwrap();
         Client::builder().over(Arc::new(dual)).unwrap()
     };
@@ -274,4 +315,59 @@ async fn break_through_both_stores_ends_the_claim_in_each() {
         assert!(left.holders.is_empty(), "{left:?}");
     }
     drop(guard);
+}
+
+/// Lists the locks `a`, `b` and `c`, two of them at most.
+async fn listed(
+    on_look: impl FnOnce([Arc<MemoryBackend>; 2]) -> OnLook,
+) -> Result<Vec<ResourceSummary>, Failure> {
+    let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+    let locks = Client::builder().over(Arc::new(Dual::of(old.clone(), new.clone()).unwrap())).unwrap();
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(locks.mutex(name).lock().await.unwrap());
+    }
+    let on_look = on_look([old.clone(), new.clone()]);
+    let dual = Dual::of(old, Arc::new(Wrapped(Connection { on_look, ..Connection::to(&new) }))).unwrap();
+    dual.list("", None, 2).await
+}
+
+fn names(listed: &[ResourceSummary]) -> Vec<&str> {
+    listed.iter().map(|summary| summary.resource.as_str()).collect()
+}
+
+/// A page that is not full says that it is the last.
+#[tokio::test]
+async fn lock_that_ends_while_it_is_listed_does_not_end_the_listing() {
+    assert_eq!(names(&listed(|_| OnLook::Nothing).await.unwrap()), ["a", "b"]);
+    assert_eq!(names(&listed(OnLook::Ends).await.unwrap()), ["b", "c"]);
+}
+
+#[tokio::test]
+async fn key_that_is_not_a_lock_is_left_out_of_a_listing() {
+    let of = |kind| listed(move |_| OnLook::Fails(kind));
+    assert_eq!(names(&of(FailureKind::Foreign).await.unwrap()), ["b", "c"]);
+    assert_eq!(of(FailureKind::Unavailable).await.unwrap_err().kind, FailureKind::Unavailable);
+}
+
+/// The names of each store may be on another page.
+#[tokio::test]
+async fn listing_has_the_names_of_both_stores_in_order() {
+    let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+    let dual = Dual::of(old.clone(), new.clone()).unwrap();
+    let (before, after) = (Client::builder().over(old).unwrap(), Client::builder().over(new).unwrap());
+    let mut guards = Vec::new();
+    for (locks, held) in [(&before, ["a", "b", "g"]), (&after, ["c", "d", "e"])] {
+        for name in held {
+            guards.push(locks.mutex(name).lock().await.unwrap());
+        }
+    }
+    let all = ["a", "b", "c", "d", "e", "g"];
+    for limit in 0..=7 {
+        let listed = dual.list("", None, limit).await.unwrap();
+        assert_eq!(names(&listed), all[..limit.min(6)], "{limit}");
+        let behind = Resource::new("b").unwrap();
+        let listed = dual.list("", Some(&behind), limit).await.unwrap();
+        assert_eq!(names(&listed), all[2..(2 + limit).min(6)], "{limit}");
+    }
 }
