@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
     AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Effect, Failure, FailureKind, Finding, Grant, Hint,
-    Liveness, Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
-    Snapshot, SnapshotVersion, Step,
+    Liveness, LossSignal, LossSubscription, LossTrigger, Patience, Profile, Proof, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::clock::SystemClock;
@@ -74,9 +74,8 @@ impl Dual {
         match self.old.contend(claim, &once).await? {
             Step::Busy(_) => Ok(OldLock::Busy),
             Step::Granted(old) => {
-                // Only sessions signal a loss, and those are refused.
-                let lost = grant.lost.or(old.lost);
-                let proof = Proof::of(Proofs { old: old.proof, new: grant.proof });
+                let (lost, losses) = either_lost(grant.lost, old.lost);
+                let proof = Proof::of(Proofs { old: old.proof, new: grant.proof, _losses: losses });
                 let both = Grant::new(grant.asked_at.min(old.asked_at));
                 Ok(OldLock::Granted(both.fence(grant.fence).lost(lost).proof(proof)))
             }
@@ -283,6 +282,23 @@ enum OldLock {
 struct Proofs {
     old: Proof,
     new: Proof,
+    /// The subscriptions that pass the loss of either on. They last while the claim is held, as the proofs do.
+    _losses: Option<[LossSubscription; 2]>,
+}
+
+/// Joins the loss signals of both stores, where they have any, to one.
+fn either_lost(
+    new: Option<LossSignal>,
+    old: Option<LossSignal>,
+) -> (Option<LossSignal>, Option<[LossSubscription; 2]>) {
+    let (Some(one), Some(other)) = (&new, &old) else { return (new.or(old), None) };
+    let (trigger, signal) = LossTrigger::new();
+    let trigger = Arc::new(trigger);
+    let losses = [one, other].map(|half| {
+        let trigger = trigger.clone();
+        half.on_loss(move |cause| trigger.fire(cause))
+    });
+    (Some(signal), Some(losses))
 }
 
 /// The pause between two requests of a holder of the new lock for the old one. It is the only one that polls.

@@ -1,17 +1,18 @@
 //! Two locks held as one, on a real server: the laws, and a fleet that moves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use leasehold::layer::{Dual, Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, LossCause, Tuning};
 use leasehold_conformance::{Around, Subject, TakerCommand, Wrapped};
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Patience, Release, Resource, Snapshot,
-    SnapshotVersion,
+    Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, LossTrigger, Patience, Release, Resource,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::{Lateness, RedisServer};
@@ -246,6 +247,7 @@ struct Connection {
     store: Arc<MemoryBackend>,
     took_it: bool,
     on_look: OnLook,
+    loss: Mutex<Option<LossTrigger>>,
 }
 
 /// The effect of a look at the lock `a`.
@@ -259,7 +261,7 @@ enum OnLook {
 
 impl Connection {
     fn to(store: &Arc<MemoryBackend>) -> Connection {
-        Connection { store: store.clone(), took_it: true, on_look: OnLook::Nothing }
+        Connection { store: store.clone(), took_it: true, on_look: OnLook::Nothing, loss: Mutex::default() }
     }
 }
 
@@ -267,6 +269,14 @@ impl Connection {
 impl Around for Connection {
     fn inner(&self) -> &dyn Backend {
         &*self.store
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        let step = self.store.contend(claim, patience).await?;
+        let Step::Granted(grant) = step else { return Ok(step) };
+        let (trigger, signal) = LossTrigger::new();
+        *self.loss.lock().unwrap() = Some(trigger);
+        Ok(Step::Granted(grant.lost(Some(signal))))
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
@@ -369,5 +379,20 @@ async fn listing_has_the_names_of_both_stores_in_order() {
         let behind = Resource::new("b").unwrap();
         let listed = dual.list("", Some(&behind), limit).await.unwrap();
         assert_eq!(names(&listed), all[2..(2 + limit).min(6)], "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn loss_that_either_store_signals_is_the_loss_of_both() {
+    for is_old in [true, false] {
+        let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+        let (old, new) = (Arc::new(Connection::to(&old)), Arc::new(Connection::to(&new)));
+        let dual = Dual::of(old.clone(), new.clone()).unwrap();
+        let locks = Client::builder().over(Arc::new(dual)).unwrap();
+        let guard = locks.mutex("job").lock().await.unwrap();
+        assert!(guard.check().is_ok());
+        let half = if is_old { old } else { new };
+        half.loss.lock().unwrap().as_ref().unwrap().fire(LossCause::Gone);
+        assert_eq!(guard.lost().now_or_never(), Some(LossCause::Gone), "{is_old}");
     }
 }
