@@ -103,7 +103,7 @@ impl RedisBackend {
         let server = Server::weakest(cluster.servers().await?)
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
         let servers = Arc::new(Servers::Cluster(cluster));
-        let subscribers = Subscribers::BySlot(servers.clone());
+        let subscribers = Subscribers::BySlot(servers.clone(), ChannelScope::Slot);
         Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server))
     }
 

@@ -26,8 +26,10 @@ pub(crate) struct Redisson {
 }
 
 impl Redisson {
-    /// Locks whose names begin with `key_prefix` on the server, and whose messages are published in
-    /// `scope`: Redisson, too, keeps them to the slot where the cluster can do so.
+    /// Locks whose names begin with `key_prefix` on the server.
+    ///
+    /// With the scope of a slot, releases are published there and to all servers: before 3.22, and by its setting
+    /// `shardedSubscriptionMode=OFF`, Redisson listens to the second only, otherwise to the first.
     ///
     /// `watchdog` is the time to which the watchdog of a Java reader sets the lease of every reader of its lock.
     pub(crate) fn new(key_prefix: String, watchdog: Duration, scope: ChannelScope) -> Redisson {
@@ -141,7 +143,7 @@ impl ScriptDialect for Redisson {
                 owner(claim.id),
                 claim.id.to_hex(),
                 names.tag.clone(),
-                if self.scope == ChannelScope::Slot { "SPUBLISH" } else { "PUBLISH" }.to_owned(),
+                self.scope.publish().to_owned(),
                 names.lock_channel(),
                 UNLOCK.to_owned(),
                 names.rwlock_channel(),

@@ -3,7 +3,7 @@
 -- KEYS  lock claims
 -- ARGV  owner id tag verb channel message channel message
 --   id    by which an onlooker may have known the owner
---   verb  that publishes, from Redis 7.0 on; before, there is only PUBLISH
+--   verb  PUBLISH, or SPUBLISH for a message in both forms, where the server has both: from Redis 7.0 on
 -- Answers 1 where it was there, 0 where it was gone.
 local lock, claims = KEYS[1], KEYS[2]
 local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
@@ -37,6 +37,9 @@ if seen.count > 1 then
 end
 -- Unless it is another program's by now.
 if type(claim) == 'number' then redis.pcall('DEL', claims) end
-local publish = redis.acl_check_cmd and ARGV[4] or 'PUBLISH'
-for i = 5, #ARGV, 2 do redis.pcall(publish, ARGV[i], ARGV[i + 1]) end
+local of_slot = ARGV[4] == 'SPUBLISH' and redis.acl_check_cmd
+for i = 5, #ARGV, 2 do
+  if of_slot then redis.pcall('SPUBLISH', ARGV[i], ARGV[i + 1]) end
+  redis.pcall('PUBLISH', ARGV[i], ARGV[i + 1])
+end
 return 1

@@ -22,7 +22,9 @@ use crate::backend::acquire::check_ttl;
 use crate::backend::inspect::{each_key, glob_escaped};
 use crate::net::request::Request;
 use crate::net::subscriber::Subscription;
+use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::reply;
+use crate::topology::router::Subscribers;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
 use crate::wait::polling::{LAST_POLL, TICK, pause};
 
@@ -32,6 +34,9 @@ pub(crate) struct ScriptBackend<T> {
     native: RedisBackend,
     dialect: T,
     profile: Profile,
+    /// In a cluster, what listens for messages to all of its servers: another library may publish there instead of in
+    /// the slot of the lock.
+    broadcasts: Option<Subscribers>,
     /// The rights that it needs.
     rules: String,
 }
@@ -40,7 +45,11 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     /// Speaks over the connections of `native`.
     pub(crate) fn new(native: RedisBackend, dialect: T, rules: String) -> ScriptBackend<T> {
         let profile = dialect.profile(native.profile().clone());
-        ScriptBackend { native, dialect, profile, rules }
+        let broadcasts = match native.scope {
+            ChannelScope::Slot => Some(Subscribers::BySlot(native.servers.clone(), ChannelScope::Everywhere)),
+            ChannelScope::Everywhere => None,
+        };
+        ScriptBackend { native, dialect, profile, broadcasts, rules }
     }
 
     /// Refuses what the dialect cannot do, before anything is sent.
@@ -70,6 +79,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     /// Looks, and waits for notifications, until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, channel: &str, patience: &Patience) -> Result<Step, Failure> {
         let subscription = Mutex::new(self.native.subscribers.join(channel));
+        let broadcasts = self.broadcasts.as_ref().map(|all| (all, Mutex::new(all.join(channel))));
         let mut last = None;
         for round in 0.. {
             let seen = match self.look(claim, patience).await? {
@@ -84,8 +94,15 @@ impl<T: ScriptDialect> ScriptBackend<T> {
                 let longest = if events.is_active() { SAFETY_POLL } else { LAST_POLL };
                 seen.end_for(claim).min(spread(claim.id, longest, round))
             };
+            let broadcast = async {
+                match &broadcasts {
+                    Some((all, subscription)) => all.next(subscription, channel, pause).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 changed = self.native.subscribers.next(&subscription, channel, pause) => changed?,
+                changed = broadcast => changed?,
                 () = patience_ended(patience) => break,
             }
         }

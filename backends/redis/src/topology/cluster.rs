@@ -45,6 +45,8 @@ pub(crate) struct Member {
     pub(crate) conn: Arc<CommandConn>,
     /// Listens on channels of the slots that this server serves.
     pub(crate) subscriber: Subscriber,
+    /// Listens on channels that every server of the cluster repeats.
+    pub(crate) broadcasts: Subscriber,
     /// Its epoch, for requests that wait until it changes.
     changes: watch::Sender<u64>,
 }
@@ -226,8 +228,9 @@ impl ClusterState {
             let source = Arc::new(Single { known: self.own.clone(), id: node.id.clone(), changed });
             let dialer = Arc::new(Dialer::new(self.config.clone(), source));
             let subscriber = Subscriber::new(dialer.clone(), ChannelScope::Slot);
+            let broadcasts = Subscriber::new(dialer.clone(), ChannelScope::Everywhere);
             let conn = Arc::new(CommandConn::new(dialer));
-            Arc::new(Member { id: node.id.clone(), conn, subscriber, changes })
+            Arc::new(Member { id: node.id.clone(), conn, subscriber, broadcasts, changes })
         };
         members.entry(node.id.clone()).or_insert_with(make).clone()
     }

@@ -22,6 +22,7 @@ use crate::net::request::Request;
 use crate::net::sent::RequestRole;
 use crate::net::subscriber::{Subscriber, Subscription};
 use crate::net::timer::{self, Limit};
+use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::error::Redirect;
 use crate::protocol::slots::slot_of;
 use crate::topology::cluster::{Cluster, Member};
@@ -142,8 +143,8 @@ impl Servers {
 pub(crate) enum Subscribers {
     /// One connection for all channels.
     One(Subscriber),
-    /// The server of the channel's slot.
-    BySlot(Arc<Servers>),
+    /// The server of the channel's slot, for messages of this scope.
+    BySlot(Arc<Servers>, ChannelScope),
 }
 
 impl Subscribers {
@@ -151,7 +152,7 @@ impl Subscribers {
     pub(crate) fn join(&self, channel: &str) -> Option<Subscription> {
         match self {
             Subscribers::One(subscriber) => subscriber.join(channel),
-            Subscribers::BySlot(_) => self.owner(channel)?.subscriber.join(channel),
+            Subscribers::BySlot(_, scope) => of_scope(&*self.owner(channel)?, *scope).join(channel),
         }
     }
 
@@ -159,8 +160,8 @@ impl Subscribers {
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, Failure> {
         match self {
             Subscribers::One(subscriber) => subscriber.subscribe(channel).await,
-            Subscribers::BySlot(_) => match self.owner(channel) {
-                Some(owner) => owner.subscriber.subscribe(channel).await,
+            Subscribers::BySlot(_, scope) => match self.owner(channel) {
+                Some(owner) => of_scope(&owner, *scope).subscribe(channel).await,
                 None => Err(unserved(slot_of(channel))),
             },
         }
@@ -171,8 +172,8 @@ impl Subscribers {
     pub(crate) fn is_current(&self, subscription: &Subscription, channel: &str) -> bool {
         match self {
             Subscribers::One(_) => true,
-            Subscribers::BySlot(_) => {
-                self.owner(channel).is_none_or(|owner| owner.subscriber.owns(subscription))
+            Subscribers::BySlot(_, scope) => {
+                self.owner(channel).is_none_or(|owner| of_scope(&owner, *scope).owns(subscription))
             }
         }
     }
@@ -198,12 +199,19 @@ impl Subscribers {
 
     fn owner(&self, channel: &str) -> Option<Arc<Member>> {
         match self {
-            Subscribers::BySlot(servers) => match &**servers {
+            Subscribers::BySlot(servers, _) => match &**servers {
                 Servers::Cluster(cluster) => cluster.owner(slot_of(channel)),
                 Servers::One(_) => None,
             },
             Subscribers::One(_) => None,
         }
+    }
+}
+
+fn of_scope(member: &Member, scope: ChannelScope) -> &Subscriber {
+    match scope {
+        ChannelScope::Slot => &member.subscriber,
+        ChannelScope::Everywhere => &member.broadcasts,
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::any::{self, freed, got, release, renew, renewed};
-use crate::common::{TTL, claim_of, endless, mutex, no_patience, open, patience};
+use crate::common::{TTL, claim_of, endless, is_before_7, mutex, no_patience, open, patience};
 use leasehold_core::{
     Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Renewal, Share, Step,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{RedisCluster, RedisServer, Reply};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
 
 const DIALECTS: [&str; 3] = ["plain", "python-redis-lock", "redisson"];
 
@@ -492,4 +494,87 @@ async fn in_a_cluster_every_lock_is_in_one_slot() {
         matches!(&release, Release::Unknown(failure) if failure.detail().contains("slot")),
         "{release:?}"
     );
+}
+
+/// Connects a listener to a channel, as a Java process does.
+async fn listener(server: &RedisServer, command: &str, channel: &str) -> Lines<BufReader<TcpStream>> {
+    let mut stream = TcpStream::connect(server.addr()).await.unwrap();
+    stream.write_all(format!("{command} \"{channel}\"\r\n").as_bytes()).await.unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert_eq!(read_until(&mut lines, ":1").await, channel, "{command}");
+    lines
+}
+
+/// Reads lines until this one; returns the one before it.
+async fn read_until(lines: &mut Lines<BufReader<TcpStream>>, end: &str) -> String {
+    let read = async {
+        let mut before = String::new();
+        loop {
+            let line = lines.next_line().await.unwrap().expect("the server ends the connection");
+            if line == end {
+                return before;
+            }
+            before = line;
+        }
+    };
+    tokio::time::timeout(WOKEN, read).await.unwrap_or_else(|_| panic!("the line {end} does not arrive"))
+}
+
+/// Longer than any machine takes to wake a waiter, and shorter than a waiter sleeps that nothing wakes.
+const WOKEN: Duration = Duration::from_secs(10);
+
+/// Redisson before 3.22, or with `shardedSubscriptionMode=OFF`, uses plain channels in a cluster, newer ones use those
+/// of the slots.
+#[tokio::test]
+async fn redisson_in_a_cluster_is_heard_on_both_kinds_of_channel() {
+    const JAVA: &str = "8743c9c0-0795-4907-87fd-6c719a6b4586:57";
+    let builder = RedisCluster::builder().node_timeout(Duration::from_secs(30));
+    let Some(cluster) = builder.start_or_skip().await else { return };
+    let is_before_7 = is_before_7(cluster.member(0)).await;
+    // The rights that the documentation has for a cluster are enough.
+    let rights = RedisConfig::parse("redis://h?dialect=redisson").unwrap().acl_rules();
+    let of_slots = if is_before_7 { "" } else { " +spublish +ssubscribe +sunsubscribe" };
+    let rights = format!("{rights} +cluster|nodes +asking{of_slots}");
+    for number in 0..cluster.members() {
+        let args = ["ACL", "SETUSER", "jobs", "on", ">secret"].into_iter().chain(rights.split(' '));
+        cluster.member(number).command(&args.collect::<Vec<_>>()).await.unwrap();
+    }
+    let url = cluster.url().replace("://", "://jobs:secret@");
+    let backend = open(&format!("{url}?dialect=redisson")).await;
+    let kinds = [("SUBSCRIBE", "PUBLISH", "NUMSUB"), ("SSUBSCRIBE", "SPUBLISH", "SHARDNUMSUB")];
+    let kinds = if is_before_7 { &kinds[..1] } else { &kinds[..] };
+    for (subscribe, publish, count) in kinds {
+        let (name, waits_for) = (format!("heard {subscribe}"), format!("notified {subscribe}"));
+        let channel = |name: &str| format!("redisson_lock__channel:{{{name}}}");
+        let servers = async |name: &str| {
+            let owner = cluster.primary_of(cluster.slot_of(name).await.unwrap()).await.unwrap();
+            // What is for all servers is repeated to all.
+            let other = if *subscribe == "SUBSCRIBE" { (owner + 1) % 3 } else { owner };
+            (cluster.member(owner), cluster.member(other))
+        };
+        let claim = mutex(&name);
+        let mut lines = listener(servers(&name).await.1, subscribe, &channel(&name)).await;
+        assert!(got(&*backend, &claim).await && freed(&*backend, &claim).await);
+        assert_eq!(read_until(&mut lines, "0").await, "$1", "{subscribe}");
+
+        let (owner, other) = servers(&waits_for).await;
+        owner.command(&["HSET", &waits_for, JAVA, "1"]).await.unwrap();
+        owner.command(&["PEXPIRE", &waits_for, "60000"]).await.unwrap();
+        let claim = mutex(&waits_for);
+        let waiting = tokio::spawn({
+            let (backend, claim) = (backend.clone(), claim.clone());
+            async move { any::take(&*backend, &claim, &endless()).await }
+        });
+        let begun = Instant::now();
+        let listeners = async || owner.command(&["PUBSUB", count, &channel(&waits_for)]).await.unwrap();
+        while !matches!(listeners().await, Reply::Many(parts) if matches!(parts[1], Reply::Int(1..))) {
+            assert!(begun.elapsed() < WOKEN, "the waiter does not {subscribe}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        owner.command(&["DEL", &waits_for]).await.unwrap();
+        other.command(&[*publish, &channel(&waits_for), "0"]).await.unwrap();
+        let granted = tokio::time::timeout(WOKEN, waiting).await;
+        assert!(granted.unwrap_or_else(|_| panic!("{publish} wakes nobody")).unwrap().is_some());
+        assert!(freed(&*backend, &claim).await);
+    }
 }
