@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use leasehold::local::{FileBackend, FileConfig};
-use leasehold_core::{Backend, Effect, Failure, FailureKind, Fence, Note, Release, Share};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Fence, FenceGrade, Note, Release, Share};
 use leasehold_testkit::require::skip;
 use leasehold_testkit::surroundings::{DIRECTORY, inside, private_mounts};
 
@@ -119,6 +119,30 @@ async fn read_only_store_can_be_inspected() {
     // The claim ends with its sign of life, although nothing can be written down.
     drop(writer);
     assert_eq!(snapshot_of(&reader, "a").await.holders.len(), 0);
+}
+
+/// What the store promised when it was opened does not hold in memory.
+#[tokio::test]
+async fn store_that_is_hidden_by_a_mount_of_another_kind_is_refused() {
+    let name = "store_that_is_hidden_by_a_mount_of_another_kind_is_refused";
+    let Some(dir) = inside(name, &private_mounts(), "true") else { return };
+    let (store, held) = (dir.join("store"), claim("a", Share::MUTEX));
+    let backend = open(&store);
+    if backend.profile().fences(FenceGrade::Strict).is_err() {
+        return skip("a disk", "the temporary directory lies in memory");
+    }
+    granted(&backend, &held).await;
+    run("mount", &["-t", "tmpfs", "tmpfs", store.to_str().unwrap()]);
+    for name in ["a", "b"] {
+        let failure = backend.contend(&claim(name, Share::MUTEX), &patience()).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unsupported, Effect::None), "{failure}");
+        assert!(failure.detail().contains("another kind of file system"), "{failure}");
+    }
+    assert_eq!(fs::read_dir(&store).unwrap().count(), 0);
+    run("umount", &[store.to_str().unwrap()]);
+    assert_busy(&backend, &claim("a", Share::MUTEX)).await;
+    assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
+    granted(&backend, &claim("a", Share::MUTEX)).await;
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use leasehold_core::{
     Backend, BreakOutcome, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew,
     Renewal, Share, Step,
 };
+use leasehold_testkit::require::skip;
 
 mod file_support;
 use file_support::*;
@@ -410,6 +411,35 @@ async fn a_removed_store_is_noticed_by_holders_and_made_again() {
     one.release(&[&waiting]).await;
     granted(&two, &claim("rm", Share::MUTEX)).await;
     assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
+}
+
+/// As after a cleaner of temporary files, and a user that waited for it.
+#[tokio::test]
+async fn store_that_another_user_made_again_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !rustix::process::geteuid().is_root() {
+        return skip("root", "only root can make a directory that belongs to another user");
+    }
+    let base = tempfile::tempdir().unwrap();
+    fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let path = base.path().join("store");
+    let backend = open(&path);
+    granted(&backend, &claim("a", Share::MUTEX)).await;
+    fs::remove_dir_all(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    chown(&path, Some(65_534), None).unwrap();
+    for name in ["a", "b"] {
+        let failure = backend.contend(&claim(name, Share::MUTEX), &patience()).await.unwrap_err();
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+        assert!(failure.detail().contains("belongs to another user"), "{failure}");
+        backend.inspect(&resource(name), None, &patience()).await.unwrap_err();
+    }
+    backend.list("", None, 9).await.unwrap_err();
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+    // It is used again once its owner can be trusted.
+    chown(&path, Some(0), None).unwrap();
+    granted(&backend, &claim("a", Share::MUTEX)).await;
 }
 
 #[tokio::test]

@@ -49,9 +49,10 @@
 //!
 //! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the
 //! fence. The first grant of a resource is synced to the disk, and so is one grant in a million; all
-//! others change the page cache only. A claim that holds costs one descriptor, a waiting one three. The open
-//! files of a name that is used again are three more, or four while nothing holds it. Each open store keeps
-//! them for at most 256 names, and a quarter of the descriptors that the process may have.
+//! others change the page cache only. An open store costs one descriptor, a claim that holds another one, and a
+//! waiting claim three. The open files of a name that is used again are three more, or four while nothing holds
+//! it. Each open store keeps them for at most 256 names, and a quarter of the descriptors that the process may
+//! have.
 //!
 //! Work that may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
 //! disk, and everything on a network file system. The thread of the caller makes only calls that change the
@@ -75,6 +76,7 @@ mod directory;
 mod failure;
 #[cfg(test)]
 mod fuzz;
+mod identity;
 mod inspect;
 mod kept_dir;
 mod ledger_file;
@@ -119,6 +121,12 @@ use transaction::{Attempt, Break, Force};
 /// descriptors, and the claim lives until both have ended. A waiter that is stopped keeps its place, and
 /// the waiters behind it wait until it continues or ends. After a fork by a bare system call, which
 /// nothing counts, this also applies to locks that are acquired later under a name that was used before.
+///
+/// # A directory that is removed or replaced
+/// All locks in it are lost, and the next acquisition makes it again. One that another user made again, or that is
+/// mounted over the first, is judged as at the opening. Calls fail with `Denied` as long as the directory cannot
+/// be trusted, and with `Unsupported` as long as it lies on another medium (disk, memory or network), because
+/// the profile does not change.
 ///
 /// # Cancel safety
 /// The futures may be dropped, but a claim whose `contend` was dropped keeps its place until it is

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -98,20 +99,20 @@ pub(super) fn is_trusted_owner(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// Makes one directory. If `mode` is shared, it is set regardless of the umask, and a set-group-id bit
-/// that the directory inherited stays.
+/// Makes one directory, by a path from the directory `at`. If `mode` is shared, it is set regardless of the umask,
+/// and a set-group-id bit that the directory inherited stays.
 ///
 /// # Errors
 /// `EXIST` if the name exists, `NOENT` if the directory above is missing.
-pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno> {
-    mkdirat(CWD, path, mode.difference(Mode::SGID))?;
+pub(super) fn make(at: BorrowedFd<'_>, path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno> {
+    mkdirat(at, path, mode.difference(Mode::SGID))?;
     if !is_shared {
         return Ok(());
     }
     // The mode is set on the new directory, and not on the target of its name by now: another user of a
     // shared directory may have put a link there.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let made = openat(CWD, path, flags, Mode::empty())?;
+    let made = openat(at, path, flags, Mode::empty())?;
     let found = fstat(&made)?;
     if found.st_uid != rustix::process::geteuid().as_raw() {
         return Err(Errno::PERM);
@@ -133,7 +134,7 @@ pub(super) fn make(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Errno
 pub(super) fn make_all(path: &Path, mode: Mode, is_shared: bool) -> Result<(), Failure> {
     let missing: Vec<&Path> = path.ancestors().take_while(|level| !level.exists()).collect();
     for level in missing.iter().rev() {
-        match make(level, mode, is_shared && *level == path) {
+        match make(CWD, level, mode, is_shared && *level == path) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(cause) => return Err(cannot("create", level, cause)),
         }
@@ -242,9 +243,9 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         set_mode(base.path(), 0o2770);
         let made = base.path().join("room");
-        make(&made, Mode::from_raw_mode(0o770), true).unwrap();
+        make(CWD, &made, Mode::from_raw_mode(0o770), true).unwrap();
         assert_eq!(mode_of(&made), 0o2770);
-        assert_eq!(make(&made, Mode::from_raw_mode(0o770), true), Err(Errno::EXIST));
+        assert_eq!(make(CWD, &made, Mode::from_raw_mode(0o770), true), Err(Errno::EXIST));
     }
 
     #[test]
@@ -254,7 +255,7 @@ mod tests {
         fs::create_dir(&target).unwrap();
         set_mode(&target, 0o700);
         symlink(&target, &link).unwrap();
-        assert_eq!(make(&link, Mode::from_raw_mode(0o777), true), Err(Errno::EXIST));
+        assert_eq!(make(CWD, &link, Mode::from_raw_mode(0o777), true), Err(Errno::EXIST));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         assert!(openat(CWD, &link, flags, Mode::empty()).is_err(), "what `make` opens is not followed");
         assert_eq!(mode_of(&target), 0o700);

@@ -53,11 +53,12 @@ pub(super) fn list(
 ) -> Result<Vec<ResourceSummary>, Failure> {
     let mut names: Vec<Resource> = Vec::new();
     let failed = |cause| cannot("list", root.path(), cause);
+    let Some(store) = root.now()? else { return Ok(Vec::new()) };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = match openat(CWD, root.path(), flags, Mode::empty()) {
+    let directory = match openat(store.at(), ".", flags, Mode::empty()) {
         Ok(directory) => directory,
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        Err(cause) => return Err(failed(cause)),
+        Err(cause) => return Err(failed(root.noted(&store, cause))),
     };
     for entry in Dir::new(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -117,7 +118,7 @@ fn resource_of(root: &Root, name: &str) -> Option<Resource> {
     let resource = match Resource::from_escaped(name) {
         Some(resource) => resource,
         None if Resource::is_hashed(name) => {
-            let dir = ResourceDir::at_path(root, root.path().join(name)).ok()??;
+            let dir = ResourceDir::named(root, name).ok()??;
             Resource::new(&dir.read_name().ok()??).ok()?
         }
         None => return None,

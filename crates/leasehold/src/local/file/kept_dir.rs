@@ -13,8 +13,9 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, fstat, statat};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::identity::Identity;
 use super::ledger_file::LedgerFile;
-use super::resource_dir::{DirLock, Identity, LOCK, ResourceDir};
+use super::resource_dir::{DirLock, LOCK, ResourceDir};
 use super::store_dir::Root;
 
 /// The kept descriptors of one resource. They are used by one step at a time.

@@ -16,10 +16,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign};
+use super::identity::Identity;
 use super::liveness_fifo::{self, FifoName, LAST_PLACE, Probe, probe};
 use super::places::Places;
 use super::reserve;
-use super::resource_dir::{Identity, ResourceDir, Sync, pause, read_all_at, write_all_at};
+use super::resource_dir::{ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
 
 /// The queue of one resource, with the places of its claims.

@@ -23,7 +23,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign, redacted, unsupported};
-use super::resource_dir::{Identity, ResourceDir, pause};
+use super::identity::Identity;
+use super::resource_dir::{ResourceDir, pause};
 use super::store_dir::Root;
 
 /// The highest place that a name or a ledger is believed. Claims that are counted from 1 never come near it.

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource, doubled};
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, openat, renameat,
-    statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, openat, renameat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
 use super::directory::{self, is_trusted_owner};
 use super::failure::{cannot, denied, foreign};
+use super::identity::Identity;
 use super::store_dir::Root;
 use crate::SystemClock;
 
@@ -31,37 +32,24 @@ pub(super) struct ResourceDir {
     pub(super) identity: Identity,
 }
 
-/// The identity of a file, independent of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    // The widths differ from platform to platform.
-    #[allow(clippy::unnecessary_cast)]
-    pub(super) fn of(stat: &Stat) -> Identity {
-        Identity { device: stat.st_dev as u64, inode: stat.st_ino as u64 }
-    }
-}
-
 impl ResourceDir {
     /// Finds the directory of a resource; `None` if there is none.
     pub(super) fn find(root: &Root, resource: &Resource) -> Result<Option<ResourceDir>, Failure> {
-        ResourceDir::at_path(root, root.path_of(resource))
+        ResourceDir::named(root, &Root::name_of(resource))
     }
 
-    /// Finds the resource directory at this path; `None` if none exists.
-    pub(super) fn at_path(root: &Root, path: PathBuf) -> Result<Option<ResourceDir>, Failure> {
+    /// Finds the resource directory of this name; `None` if none exists.
+    pub(super) fn named(root: &Root, name: &str) -> Result<Option<ResourceDir>, Failure> {
+        let path = root.path().join(name);
+        let Some(store) = root.now()? else { return Ok(None) };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let directory = match openat(CWD, &path, flags, Mode::empty()) {
+        let directory = match openat(store.at(), name, flags, Mode::empty()) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
-            Err(cause) => return Err(cannot("open", &path, cause)),
+            Err(cause) => return Err(cannot("open", &path, root.noted(&store, cause))),
         };
         let stat = fstat(&directory).map_err(|cause| cannot("look at", &path, cause))?;
-        if root.is_open_to_all && !root.is_shared() && !is_trusted_owner(stat.st_uid) {
+        if store.is_open_to_all() && !root.is_shared() && !is_trusted_owner(stat.st_uid) {
             return Err(denied(
                 &path,
                 "belongs to another user, in a store that all users may write to: use a directory of your own",
@@ -171,12 +159,13 @@ impl ResourceDir {
     }
 
     fn make(root: &Root, resource: &Resource) -> Result<(), Failure> {
-        let path = root.path_of(resource);
-        match directory::make(&path, root.directory_mode(), root.is_shared()) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            // The whole store was removed under us.
-            Err(Errno::NOENT) => root.make(),
-            Err(cause) => Err(cannot("create", &path, cause)),
+        // The whole store was removed under us.
+        let Some(store) = root.now()? else { return root.make() };
+        let name = Root::name_of(resource);
+        match directory::make(store.at(), Path::new(&name), root.directory_mode(), root.is_shared()) {
+            // If the store was removed since, the next round makes it.
+            Ok(()) | Err(Errno::EXIST | Errno::NOENT) => Ok(()),
+            Err(cause) => Err(cannot("create", &root.path_of(resource), root.noted(&store, cause))),
         }
     }
 
