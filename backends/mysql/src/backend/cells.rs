@@ -53,7 +53,7 @@ impl MySqlCells {
             profile: profile.clone(),
             registers,
         };
-        let registers = CellRegisters::new(cells("_registers", None));
+        let registers = CellRegisters::new(cells("_registers", None), profile.durability);
         Ok(cells("", Some(Box::new(registers))))
     }
 

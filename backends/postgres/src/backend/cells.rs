@@ -59,7 +59,8 @@ impl PostgresCells {
             channel,
             registers,
         };
-        let registers = CellRegisters::new(cells(Table::Registers, format!("{channel}_registers"), None));
+        let registers = cells(Table::Registers, format!("{channel}_registers"), None);
+        let registers = CellRegisters::new(registers, profile.durability);
         Ok(cells(Table::Locks, channel, Some(Box::new(registers))))
     }
 

@@ -38,7 +38,13 @@ impl SqliteCells {
     /// As [`connect`](crate::connect).
     pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
         let worker = Arc::new(Worker::start(config.clone()).await?);
-        let profile = lease_profile("sqlite", config.order, FenceGrade::Strict)
+        let (fencing, values) = match worker.is_fleeting {
+            false => (FenceGrade::Strict, Durability::Strict),
+            // The holders of locks end with the file. The next fences begin at the wall clock, which may have been
+            // set back, and values are to outlive the processes that wrote them.
+            true => (FenceGrade::BestEffort, Durability::LostOnFailover),
+        };
+        let profile = lease_profile("sqlite", config.order, fencing)
             // All holders are processes of this machine: a loss of power ends them too.
             .durability(Durability::Strict)
             .place_ttl(PLACE_TTL);
@@ -46,8 +52,8 @@ impl SqliteCells {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
             SqliteCells { profile, rows, statements, worker: worker.clone(), registers }
         };
-        let registers =
-            CellRegisters::new(cells(Rows::Registers, &format!("{}_registers", config.table), None));
+        let registers = cells(Rows::Registers, &format!("{}_registers", config.table), None);
+        let registers = CellRegisters::new(registers, values);
         Ok(cells(Rows::Locks, &config.table, Some(Box::new(registers))))
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_backend::url::Create;
 use leasehold_core::Failure;
+use leasehold_machine::FileSystem;
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
@@ -31,6 +32,8 @@ pub(crate) struct Worker {
     /// The thread has the only strong reference, so that it closes the connections, which may sync.
     shared: Weak<Shared>,
     jobs: Sender<Job>,
+    /// `true` if the file is gone after a restart of the machine, or with its container.
+    pub(crate) is_fleeting: bool,
 }
 
 /// The state that the thread and the callers share.
@@ -59,9 +62,10 @@ impl Worker {
             std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(
                 move || match Database::open(own, Instant::now()) {
                     Ok(database) => {
+                        let is_fleeting = database.is_fleeting;
                         let shared =
                             Arc::new(Shared { database: Mutex::new(database), queued: AtomicUsize::new(0) });
-                        drop(opened.send(Ok(Arc::downgrade(&shared))));
+                        drop(opened.send(Ok((Arc::downgrade(&shared), is_fleeting))));
                         carry_out(&shared, &requests);
                     }
                     Err(failure) => drop(opened.send(Err(failure))),
@@ -70,9 +74,9 @@ impl Worker {
         begun.map_err(|error| {
             Failure::unavailable(format!("the operating system gives no thread: {error}"))
         })?;
-        let shared =
+        let (shared, is_fleeting) =
             reply.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
-        Ok(Worker { config, shared, jobs })
+        Ok(Worker { config, shared, jobs, is_fleeting })
     }
 
     /// Carries out `work`, and repeats it while others write, for up to the timeout from now. The time behind
@@ -191,6 +195,8 @@ pub(crate) struct Database {
     /// Those of registers.
     unlimited: Fences,
     file: Option<(u64, u64)>,
+    /// `true` if the file is gone after a restart of the machine, or with its container.
+    is_fleeting: bool,
     /// The pages of the log after the last commit of this client. The commits of other clients count, too.
     log: Arc<AtomicUsize>,
     /// The pages at which the log is to be written back.
@@ -239,7 +245,13 @@ impl Database {
     /// Returns the database of the file that the path leads to now, for a request that began at `begun`.
     fn current(&mut self, begun: Instant) -> Result<&mut Database, Failure> {
         if !self.is_current() {
-            *self = Database::open(self.config.clone(), begun)?;
+            let opened = Database::open(self.config.clone(), begun)?;
+            if opened.is_fleeting && !self.is_fleeting {
+                let text = "was replaced by a file that does not outlive a restart of the machine, or its container, \
+                            and the client promises that: open it again, or put the file back on the disk";
+                return Err(unsupported(&self.config, text));
+            }
+            *self = opened;
             tracing::warn!(database = %self.config, "the file was removed or replaced: all its locks are lost");
         }
         Ok(self)
@@ -375,7 +387,10 @@ fn open(config: &SqliteConfig) -> Result<Database, Failure> {
     }
     let unlimited = Fences::unlimited(time::wall_ahead(&locks).map_err(failed)?);
     let config = config.clone();
-    Ok(Database { config, locks, durable, fences, unlimited, file: None, log, log_max: PAGES_MAX })
+    // Where it cannot be looked up, nothing is promised.
+    let is_fleeting = !matches!(FileSystem::of(&config.path), Ok(FileSystem::Local));
+    let log_max = PAGES_MAX;
+    Ok(Database { config, locks, durable, fences, unlimited, file: None, is_fleeting, log, log_max })
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

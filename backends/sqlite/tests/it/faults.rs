@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Note, Patience, Proof, Release, Renew,
-    Renewal, Resource, Severity, Share, Step,
+    Backend, Claim, ClaimId, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Note, Patience,
+    Proof, Release, Renew, Renewal, Resource, Severity, Share, Step,
 };
 use leasehold_sqlite::SqliteConfig;
 use leasehold_testkit::peers::Peer;
+use leasehold_testkit::require::skip;
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use rusqlite::Connection;
 
@@ -603,6 +604,47 @@ async fn full_disk_changes_nothing_and_loses_no_lock() {
     assert!(try_take(&other, &claim("held")).await.unwrap().is_none());
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
     assert!(try_take(&other, &claim("held")).await.unwrap().unwrap() > first);
+}
+
+/// A restart of the machine takes the file, with fences and registers, and ends every holder.
+#[tokio::test]
+async fn database_in_memory_promises_no_fence_and_no_register_over_a_restart() {
+    let name = "faults::database_in_memory_promises_no_fence_and_no_register_over_a_restart";
+    let Some(dir) = inside(name, &private_mounts(), "mount -t tmpfs tmpfs \"$DIR\"") else { return };
+    let backend = open(&dir.join("locks.db"), "").await.unwrap();
+    assert_eq!(backend.profile().fencing, FenceGrade::BestEffort);
+    assert!(backend.profile().keeps(Durability::Strict).is_ok());
+    assert_eq!(backend.registers().unwrap().promise().durability, Durability::LostOnFailover);
+}
+
+/// The file is replaced by the mount, and the promises of the client are those of the first file.
+#[tokio::test]
+async fn database_on_a_disk_that_is_replaced_by_one_in_memory_is_refused() {
+    let name = "faults::database_on_a_disk_that_is_replaced_by_one_in_memory_is_refused";
+    let Some(dir) = inside(name, &private_mounts(), "mkdir -p \"$DIR/disk\"") else { return };
+    let (disk, held) = (dir.join("disk"), claim("job"));
+    let backend = open(&disk.join("locks.db"), "?timeout=30s").await.unwrap();
+    if backend.profile().fencing != FenceGrade::Strict {
+        return skip("a disk", "the temporary directory lies in memory");
+    }
+    assert_eq!(backend.registers().unwrap().promise().durability, Durability::Strict);
+    try_take(&backend, &held).await.unwrap().unwrap();
+    mount("mount", &["-t", "tmpfs", "tmpfs"], &disk);
+    let refusal = try_take(&backend, &claim("job")).await.unwrap_err();
+    assert_eq!((refusal.kind, refusal.effect), (FailureKind::Unsupported, Effect::None), "{refusal}");
+    assert!(refusal.detail().contains("outlive a restart"), "{refusal}");
+    mount("umount", &[], &disk);
+    assert!(matches!(renew(&backend, &held).await, Renewal::Renewed));
+    // What is in memory may be replaced by what is on a disk.
+    mount("mount", &["-t", "tmpfs", "tmpfs"], &disk);
+    let in_memory = open(&disk.join("locks.db"), "").await.unwrap();
+    mount("umount", &["--lazy"], &disk);
+    assert!(try_take(&in_memory, &claim("job")).await.unwrap().is_none(), "it is held on the disk");
+}
+
+fn mount(program: &str, options: &[&str], at: &Path) {
+    let done = std::process::Command::new(program).args(options).arg(at).status().unwrap();
+    assert!(done.success(), "{program} {}", at.display());
 }
 
 #[tokio::test]

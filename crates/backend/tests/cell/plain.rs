@@ -8,7 +8,7 @@ use leasehold_backend::cell::{
     Cell, CellBackend, CellRegisters, CellStore, ClockSource, Locked, Write, WriteOutcome,
 };
 use leasehold_core::{
-    Backend, Claim, Failure, FailureKind, Profile, Put, Registers, Release, Resource, WaitMode,
+    Backend, Claim, Durability, Failure, FailureKind, Profile, Put, Registers, Release, Resource, WaitMode,
 };
 use tokio::time::Instant;
 
@@ -108,7 +108,7 @@ async fn change_of_a_store_that_gains_nothing_waits_for_no_other() {
 /// Three bytes are four characters, behind a head.
 #[tokio::test]
 async fn longest_value_of_a_register_fits_into_a_cell() {
-    let registers = CellRegisters::new(plain(&Store::new(), 1_032));
+    let registers = CellRegisters::new(plain(&Store::new(), 1_032), Durability::Strict);
     assert_eq!(registers.promise().max_bytes, 750);
     let at = claim("job", LONG).resource;
     let nothing = registers.read(&at).await.unwrap().stamp;

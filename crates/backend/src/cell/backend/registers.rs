@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
 use leasehold_core::{
-    Effect, Failure, FailureKind, Fence, Patience, Put, RegisterPromise, Registered, Registers, Resource,
-    Stamp, WaitMode,
+    Durability, Effect, Failure, FailureKind, Fence, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
 };
 
 use crate::cell::cells::{
@@ -28,13 +28,16 @@ pub struct CellRegisters<C> {
 }
 
 impl<C: CellStore> CellRegisters<C> {
-    /// Registers in these cells, in which nothing else may be kept. Their store keeps time.
-    pub fn new(cells: C) -> Self {
+    /// Keeps registers in these cells, in which nothing else may be kept. Their store keeps time.
+    ///
+    /// `durability` is that of values. It may be less than that of the claims in the store, as a value is to outlive
+    /// the process that wrote it.
+    pub fn new(cells: C, durability: Durability) -> Self {
         debug_assert_eq!(cells.clock_source(), ClockSource::Store, "nobody would know when a value ends");
         let profile = cells.profile();
         // Three bytes are four characters.
         let max_bytes = MAX_BYTES.min(cells.max_text().saturating_sub(MAX_HEAD) / 4 * 3);
-        let promise = RegisterPromise::new(max_bytes, profile.waiting, profile.durability).forgets();
+        let promise = RegisterPromise::new(max_bytes, profile.waiting, durability).forgets();
         CellRegisters { cells, promise }
     }
 

@@ -339,7 +339,8 @@ impl Store {
             is_for_registers: false,
         };
         if kind.clock_source == ClockSource::Store {
-            cells.registers = Some(Box::new(CellRegisters::new(self.registers_beside(&cells))));
+            let registers = CellRegisters::new(self.registers_beside(&cells), cells.profile.durability);
+            cells.registers = Some(Box::new(registers));
         }
         cells
     }
