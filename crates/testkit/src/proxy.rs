@@ -7,7 +7,7 @@
 mod connection;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -89,6 +89,12 @@ impl Proxy {
     /// connections stay where they are.
     pub fn set_upstream(&self, upstream: SocketAddr) {
         *self.shared.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
+    }
+
+    /// Gives new connections to the server the port that their client has, at the address 127.0.0.2: a server that
+    /// compares ports finds nothing in between.
+    pub fn keep_ports(&self) {
+        self.shared.keeps_ports.store(true, Ordering::SeqCst);
     }
 
     /// Closes every connection and refuses new ones, as a server does that is down.
@@ -273,6 +279,7 @@ impl Default for Replies {
 #[derive(Debug)]
 struct Shared {
     upstream: Mutex<SocketAddr>,
+    keeps_ports: AtomicBool,
     faults: watch::Sender<Faults>,
     open: AtomicUsize,
     accepted: AtomicU64,
@@ -287,6 +294,7 @@ impl Shared {
     fn new(upstream: SocketAddr) -> Self {
         Self {
             upstream: Mutex::new(upstream),
+            keeps_ports: AtomicBool::new(false),
             faults: watch::Sender::new(Faults::default()),
             open: AtomicUsize::new(0),
             accepted: AtomicU64::new(0),

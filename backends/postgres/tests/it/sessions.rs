@@ -12,7 +12,7 @@ use leasehold_core::{
     Share, Step,
 };
 use leasehold_postgres::{PostgresConfig, grants, in_transaction, in_transaction_sql, schema};
-use leasehold_testkit::{Data, Identity, Lateness, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
+use leasehold_testkit::{Data, Identity, Lateness, PgBouncer, PoolMode, PostgresServer, Proxy, Way, until};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -588,9 +588,7 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
 #[tokio::test]
 async fn a_pooler_with_tls_is_not_taken_for_the_server() {
     let Some(server) = PostgresServer::builder().tls().start_or_skip().await else { return };
-    let own = "COPY (SELECT 'host all all 127.0.0.2/32 trust') TO PROGRAM 'cat >> pg_hba.conf'";
-    server.sql(own).await.unwrap();
-    server.sql("SELECT pg_reload_conf()").await.unwrap();
+    allow_the_second_address(&server).await;
     let certificates = server.certificates().unwrap();
     let ca = certificates.ca_path().display().to_string();
     let pooler = pooler_with_the_port_of_the_client(server.addr(), certificates.server()).await;
@@ -600,6 +598,13 @@ async fn a_pooler_with_tls_is_not_taken_for_the_server() {
         let pooler = findings.iter().find(|finding| finding.topic == "pooler").unwrap();
         assert!(pooler.found.contains(found), "{pooler:?}");
     }
+}
+
+/// Lets clients come from the address 127.0.0.2 too.
+async fn allow_the_second_address(server: &PostgresServer) {
+    let own = "COPY (SELECT 'host all all 127.0.0.2/32 trust') TO PROGRAM 'cat >> pg_hba.conf'";
+    server.sql(own).await.unwrap();
+    server.sql("SELECT pg_reload_conf()").await.unwrap();
 }
 
 /// Connects as soon as the server has read its settings again.
@@ -812,6 +817,45 @@ async fn wait_is_cancelled_over_tls_and_its_connection_is_reused() {
         seen[1..].windows(2).all(|two| two[0] == two[1]),
         "a wait that was called back cost its connection: {seen:?}"
     );
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+}
+
+/// To ask the server for it takes three round trips, which are longer than the first attempt may take.
+#[tokio::test]
+async fn wait_is_cancelled_over_tls_and_a_slow_link() {
+    let Some(server) = PostgresServer::builder().tls().start_or_skip().await else { return };
+    allow_the_second_address(&server).await;
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    // Through a pooler no wait is cancelled.
+    proxy.keep_ports();
+    let ca = server.certificates().unwrap().ca_path().display().to_string();
+    let options = format!("method=for-update&transactions=2&timeout=30s&sslmode=verify-full&ca={ca}");
+    let backend = take_until_connected(&format!("{}?{options}", server.url_at(proxy.addr()))).await;
+    let held = claim("job", LONG);
+    hold(&*backend, &held).await;
+    proxy.delay(Way::Both, Duration::from_millis(200));
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    let mut sessions = Vec::new();
+    // A wait that is not cancelled ends by its own limit, after five seconds, as one may on a machine that stands still.
+    while !std::fs::read_to_string(server.log_path()).unwrap().contains("due to user request") {
+        assert!(sessions.len() < 10, "no wait was ever cancelled");
+        let patience = Patience::unlimited(clock());
+        let (wanted, ends) = (claim("job", LONG), patience.clone());
+        let end = async {
+            let mut pid = String::new();
+            let mut is_waiting = async || {
+                pid = server.sql(waiting).await.unwrap().trim().to_owned();
+                !pid.is_empty()
+            };
+            until("a session waits", &mut is_waiting).await;
+            ends.end();
+            pid
+        };
+        let (step, pid) = tokio::join!(backend.contend(&wanted, &patience), end);
+        assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+        sessions.push(pid);
+    }
+    assert!(sessions.iter().all(|pid| *pid == sessions[0]), "a wait cost its connection: {sessions:?}");
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
 }
 

@@ -5,13 +5,14 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -20,7 +21,7 @@ use super::{Faults, Flow, Replies, Shared};
 /// Carries `client` until either side ends it or a fault does.
 pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     let _open = Open::count(Arc::clone(&shared));
-    let connecting = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(shared.upstream()));
+    let connecting = tokio::time::timeout(CONNECT_LIMIT, connect(&client, &shared));
     let Ok(Ok(server)) = connecting.await else { return };
     // Small messages must not wait for one another in the proxy when they do not without it. A socket that
     // refuses the option is closed already, which the pumps see.
@@ -38,6 +39,15 @@ pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
         _ = pumps => {}
         () = talk.healed_after_damage() => {}
     }
+}
+
+async fn connect(client: &TcpStream, shared: &Shared) -> io::Result<TcpStream> {
+    if !shared.keeps_ports.load(Ordering::SeqCst) {
+        return TcpStream::connect(shared.upstream()).await;
+    }
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], client.peer_addr()?.port())))?;
+    socket.connect(shared.upstream()).await
 }
 
 /// The time that the server may take to accept a connection.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use leasehold_backend::random;
 use leasehold_backend::session::{Answer, Capacity, Holder, Session, SessionRequest, Sessions, Sharing};
 use leasehold_core::{
-    Backoff, Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode,
+    Backoff, Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode, doubled,
 };
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::types::Type;
@@ -280,7 +280,7 @@ impl Session for RowSession {
 
     async fn cancel(&self) {
         let mut request = self.request.subscribe();
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut backoff, mut attempts) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
         // Until the request is over; the caller limits that.
         loop {
             let cancelling = self.cancelling.lock().await;
@@ -292,10 +292,13 @@ impl Session for RowSession {
                 RequestState::InServer if !self.link.is_direct => _ = self.advance(RequestState::Cancelled),
                 // A cancellation that arrives before the statement has begun has no effect, so it is
                 // repeated.
-                // One that hangs must not delay the next, or the end of a statement that was answered.
+                // One that hangs must not delay the next, or the end of a statement that was answered. One over a
+                // slow link, with TLS, takes several round trips: the limit grows, or none would ever arrive.
                 RequestState::InServer => {
                     let cancelled = self.link.cancel(&self.base.config);
-                    drop(tokio::time::timeout(CANCEL_LIMIT, cancelled).await);
+                    let limit = doubled(CANCEL_LIMIT, self.base.config.sql.timeout, attempts);
+                    drop(tokio::time::timeout(limit, cancelled).await);
+                    attempts += 1;
                 }
             }
             drop(cancelling);
@@ -388,7 +391,7 @@ const MAX_TRIES: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the creation of a row waits for another transaction that has created it.
 const MAKING: u32 = 100;
-/// The time limit of one attempt to cancel a waiting statement.
+/// The time limit of the first attempt to cancel a waiting statement; it doubles.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two attempts to cancel a waiting statement; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);
