@@ -114,6 +114,7 @@ const PRIMITIVES: &[Primitive] = &[
 
 /// The roles whose processes die at each of their requests, on one kind of server.
 const ROLES: &[&Role] = &[
+    &barrier::crashes::ALONE,
     &barrier::crashes::PARTY,
     &condition::crashes::NOTIFIER,
     &condition::crashes::WAITER,

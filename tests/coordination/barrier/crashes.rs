@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::ErrorKind;
 
+use crate::fixture::until;
 use crate::mortal::{Role, TTL, at_each_request, soon};
 
 pub(crate) const PARTY: Role = Role {
@@ -18,6 +19,34 @@ pub(crate) const PARTY: Role = Role {
         .boxed()
     },
 };
+
+pub(crate) const ALONE: Role = Role {
+    name: "barrier-alone",
+    play: |locks, name| {
+        async move {
+            let _ = locks.barrier(name, 2).ttl(TTL).wait_for(Duration::from_millis(500)).await;
+        }
+        .boxed()
+    },
+};
+
+/// A party dies while no other waits: none passes with it later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_party_dies_alone_at_each_step() {
+    at_each_request(&ALONE, 40, 8, |locks, name, mut player| async move {
+        let killed = player.is_killed().await;
+        until(&locks, &format!("{name}!arrived"), 3_000, |seen| seen.holders.is_empty()).await;
+        let barrier = locks.barrier(&name, 2).ttl(TTL);
+        let passage = soon("the barrier", barrier.wait_for(Duration::from_millis(100))).await;
+        let error = passage.expect_err("the other party is gone");
+        assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Timeout), "{error}");
+        barrier.reset().await.unwrap();
+        let (one, two) = soon("the barrier", async { tokio::join!(barrier.wait(), barrier.wait()) }).await;
+        assert!(one.unwrap().is_leader() != two.unwrap().is_leader());
+        killed
+    })
+    .await;
+}
 
 /// A party dies: the other passes, or gets an error, and the barrier can be used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold::layer::Verb;
 use leasehold::{Barrier, BarrierWaitResult, Client, ErrorKind};
 
-use crate::world::{Peer, on_half_of_them};
+use crate::world::{Peer, clients, on_half_of_them};
 
 fn barrier(locks: &Client, parties: u32) -> Barrier {
     locks.barrier("round", parties).ttl(TTL)
@@ -169,6 +170,46 @@ async fn broken_barrier_reports_its_cause_until_reset() {
     let all = futures_util::future::try_join_all((0..3).map(|_| barrier.wait())).await.unwrap();
     assert_eq!(all.iter().filter(|passage| passage.is_leader()).count(), 1);
     assert_eq!(all[0].generation, 1, "breaking it took one");
+}
+
+/// Nobody looks for dead parties while one waits alone, and none waits for a pace before the last ones arrive.
+#[tokio::test(start_paused = true)]
+async fn party_that_died_alone_breaks_it_for_those_that_arrive_last() {
+    for parties in [2, 3] {
+        let [dying, later] = clients();
+        let waiting = tokio::spawn({
+            let barrier = barrier(&dying.locks, parties);
+            async move { barrier.wait().await }
+        });
+        let barrier = barrier(&later.locks, parties);
+        while barrier.arrived().await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        dying.falls_silent();
+        waiting.abort();
+        tokio::time::sleep(4 * TTL).await;
+        // To the store, a program that was started again is such a client, too.
+        let last = futures_util::future::join_all((1..parties).map(|_| barrier.wait_for(TTL))).await;
+        for passage in last {
+            let error = passage.expect_err("it waited for a party that was dead");
+            assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
+            assert!(error.to_string().contains("died"), "{error}");
+        }
+        barrier.reset().await.unwrap();
+        futures_util::future::try_join_all((0..parties).map(|_| barrier.wait())).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_party_that_opens_it_asks_which_others_live() {
+    let parties = clients::<3>();
+    let waiting = parties.clone().map(|party| async move {
+        barrier(&party.locks, 3).wait().await.unwrap();
+        party.calls(Verb::Inspect)
+    });
+    let mut asked = futures_util::future::join_all(waiting).await;
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 0, 1]);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 mod fuzz;
 mod state;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -205,6 +206,10 @@ impl Barrier {
     }
 }
 
+/// The reason why a party has not arrived yet: it would open the barrier for these others, which have to be looked at
+/// before.
+struct WouldOpen(Vec<u64>);
+
 /// A waiting party. If it is dropped before its generation has ended, it breaks the barrier in
 /// the background.
 struct Party {
@@ -225,6 +230,9 @@ impl Party {
         let register = self.register.clone();
         let fresh = register.draw()?;
         let mut uncertain: Option<(Option<u64>, u64)> = None;
+        // The other parties that were alive when they were last looked at. They are looked at again only if others have
+        // arrived or left since.
+        let mut living = Vec::new();
         let (made, arrival) = loop {
             let mut attempted = None;
             let arriving = register.update(CONFLICTS, |found| {
@@ -234,7 +242,7 @@ impl Party {
                 }
                 let made = state.made;
                 if let Some(earlier_arrival) = state.earlier_arrival(id, parties) {
-                    return Ok(Change::Leave((made, earlier_arrival)));
+                    return Ok(Change::Leave((made, Ok(earlier_arrival))));
                 }
                 if let Some((found_made, generation)) = uncertain
                     && (found_made.is_some_and(|found| found != made) || generation + 1 < state.generation)
@@ -242,16 +250,24 @@ impl Party {
                     return Err(outcome_forgotten(&register));
                 }
                 if let Some(cause) = state.broken {
-                    return Ok(Change::Leave((made, Arrival::Refused(cause))));
+                    return Ok(Change::Leave((made, Ok(Arrival::Refused(cause)))));
                 }
                 state.check_parties(&register, parties)?;
+                if state.opens_with_one_more(parties) && !state.arrived.iter().all(|id| living.contains(id)) {
+                    return Ok(Change::Leave((made, Err(WouldOpen(state.arrived)))));
+                }
                 // If there was none, another party may have made it instead.
                 attempted = Some((found.map(|_| made), state.generation));
                 let arrival = state.arrive(id, parties);
-                Ok(Change::Write(state.written(), None, (made, arrival)))
+                Ok(Change::Write(state.written(), None, (made, Ok(arrival))))
             });
-            match arriving.await {
-                Ok(arrived) => break arrived.result,
+            match arriving.await.map(|arrived| arrived.result) {
+                Ok((made, Ok(arrival))) => break (made, arrival),
+                // Where one party waits alone, or all come within one pace, no other party has looked.
+                Ok((made, Err(WouldOpen(others)))) => match self.living_of(others).await? {
+                    Some(others) => living = others,
+                    None => break (made, Arrival::Refused(Cause::Died)),
+                },
                 // It may have arrived: then it is found among the arrived, or among those of the
                 // generation before.
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown && uncertain.is_none() => {
@@ -272,6 +288,19 @@ impl Party {
                 Err(broken(&register, cause))
             }
         }
+    }
+
+    /// Returns those of the parties that are alive; `None` if one was dead, and the barrier is broken now. The
+    /// parties had arrived before this call.
+    async fn living_of(&self, mut parties: Vec<u64>) -> Result<Option<Vec<u64>>> {
+        let living = self.members.living_through_outage("wait").await?;
+        let dead = dead_among(&parties, &living);
+        // If none of the dead waits there any more, the barrier has been broken, passed or reset meanwhile.
+        if !dead.is_empty() && break_generation(&self.register, &dead, Cause::Died).await? {
+            return Ok(None);
+        }
+        parties.retain(|party| !dead.contains(party));
+        Ok(Some(parties))
     }
 
     /// Waits until the generation of the barrier `made` has ended.
@@ -326,10 +355,8 @@ impl Party {
     /// Breaks the barrier if one of the arrived parties is dead.
     async fn break_if_any_died(&self, seen: &State, id: u64) -> Result<()> {
         let living = self.members.living().await?;
-        // Each party shows that it lives before it arrives, so the answer of that request is valid for
-        // all that had arrived before it.
-        let dead: Vec<u64> =
-            seen.arrived.iter().copied().filter(|other| *other != id && !living.contains(other)).collect();
+        let mut dead = dead_among(&seen.arrived, &living);
+        dead.retain(|other| *other != id);
         if !dead.is_empty() {
             break_generation(&self.register, &dead, Cause::Died).await?;
         }
@@ -353,6 +380,12 @@ impl Drop for Party {
             drop(member);
         });
     }
+}
+
+/// Returns the dead among parties that had arrived before the living ones were asked for. Each party shows
+/// that it lives before it arrives, so the answer of that request is valid for all of these.
+fn dead_among(arrived: &[u64], living: &HashSet<u64>) -> Vec<u64> {
+    arrived.iter().copied().filter(|party| !living.contains(party)).collect()
 }
 
 /// Breaks the barrier if this party has arrived there, and otherwise ends its arrival.

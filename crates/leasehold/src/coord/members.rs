@@ -7,6 +7,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use leasehold_core::Snapshot;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, RwLock};
 
@@ -52,14 +54,24 @@ impl Members {
 
     /// Returns the living members. A member that joined before the request and is not among them is dead.
     pub(super) async fn living(&self) -> Result<HashSet<u64>> {
-        let snapshot = self.liveness_lock.inspect().await?;
-        Ok(snapshot.holders.iter().filter_map(|holder| id_of(&holder.id.tag())).collect())
+        Ok(ids_of(&self.liveness_lock.inspect().await?))
+    }
+
+    /// Returns the living members like [`Members::living`], and retries through an outage of the store.
+    pub(super) async fn living_through_outage(&self, op: &'static str) -> Result<HashSet<u64>> {
+        let resource = self.liveness_lock.named(op)?;
+        Ok(ids_of(&self.liveness_lock.engine().inspect_through_outage(&resource, op).await?))
     }
 
     /// Returns how often it is worth asking for the living members.
     pub(super) fn pace(&self) -> Duration {
         (self.ttl / 3).clamp(PACE_MIN, PACE_MAX)
     }
+}
+
+/// Returns the members that hold a share.
+fn ids_of(seen: &Snapshot) -> HashSet<u64> {
+    seen.holders.iter().filter_map(|holder| id_of(&holder.id.tag())).collect()
 }
 
 /// Returns the first 64 bits of a claim's public name.

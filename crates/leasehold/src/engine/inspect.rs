@@ -10,9 +10,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{Stream, unfold};
-use leasehold_core::{Patience, Resource, Snapshot, SnapshotVersion};
+use leasehold_core::{Effect, Patience, Resource, Snapshot, SnapshotVersion};
 
 use super::Engine;
+use super::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result, resource_for};
 use crate::panics::spanned;
 
@@ -61,6 +62,35 @@ impl Engine {
             }
         };
         outcome.map_err(|failure| Error::failed("inspect", failure).on(resource))
+    }
+
+    /// Returns the state of a resource now. Retries through an outage of the store.
+    ///
+    /// # Errors
+    /// Those of the store, once an outage has lasted longer than the client tolerates; `Closed` when the client
+    /// is closed.
+    pub(crate) async fn inspect_through_outage(
+        self: &Arc<Self>,
+        resource: &Resource,
+        op: &'static str,
+    ) -> Result<Snapshot> {
+        let mut outage = RetryState::none();
+        loop {
+            let (backend, sought) = (self.backend.clone(), resource.clone());
+            let patience = Patience::until(self.clock.clone(), self.clock.now());
+            let request = self.peek(async move { backend.inspect(&sought, None, &patience).await });
+            let failure = match request.await {
+                Ok(snapshot) => return Ok(snapshot),
+                Err(failure) => failure,
+            };
+            let Some(pause) = outage.next_pause(self, &failure) else {
+                // A look changes nothing.
+                return Err(Error::failed(op, failure.with_effect(Effect::None)).on(resource));
+            };
+            if !self.sleep(pause).await {
+                return Err(Error::closed(op).on(resource));
+            }
+        }
     }
 }
 

@@ -140,6 +140,11 @@ impl State {
         Some(self.ended.get(ago).and_then(|byte| Ended::of(*byte)).unwrap_or(Ended::Forgotten))
     }
 
+    /// Returns `true` if the next party is the last one.
+    pub(super) fn opens_with_one_more(&self, parties: u32) -> bool {
+        u32::try_from(self.arrived.len()).is_ok_and(|arrived| arrived + 1 == parties)
+    }
+
     /// Adds a party; the last one opens the barrier.
     pub(super) fn arrive(&mut self, id: u64, parties: u32) -> Arrival {
         let before = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
