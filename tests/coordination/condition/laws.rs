@@ -224,6 +224,27 @@ async fn a_lost_lock_neither_waits_nor_notifies() {
     assert_eq!(client.calls(Verb::Swap), before, "nothing was written");
 }
 
+/// The next holder may have notified before this task entered the queue of waiters.
+#[tokio::test(start_paused = true)]
+async fn wait_under_a_lock_that_the_store_has_lost_reports_that() {
+    for lingers in [true, false] {
+        let [ours, theirs] = clients();
+        let (mutex, condition) = queue(&ours.locks);
+        let mutex = if lingers { mutex.linger(TTL) } else { mutex };
+        let guard = mutex.lock().await.unwrap();
+        let holder = theirs.locks.inspect("queue").await.unwrap().holders[0].clone();
+        theirs.locks.break_claim("queue", &holder).await.unwrap();
+        put(&theirs.locks, &Tokens::default()).await;
+        guard.check().expect("its process does not know yet");
+        // A task of this process that waits gets the lock by a hand-off.
+        let mut next = std::pin::pin!(async { if lingers { None } else { Some(mutex.lock().await) } });
+        assert_eq!(futures_util::poll!(&mut next).is_pending(), !lingers);
+        let waited = tokio::time::timeout(20 * TTL, guard.wait(&condition)).await;
+        let error = waited.expect("it sleeps, and was notified before").unwrap_err();
+        assert!(error.is_lost(), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn condition_leaves_nothing_after_its_waiters() {
     let locks = Client::open("mem:").await.unwrap();

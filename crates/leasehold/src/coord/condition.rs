@@ -181,7 +181,8 @@ impl Guard {
     /// with the same settings.
     ///
     /// The new guard has a fence of its own, as after any other grant. If the lock has to be held
-    /// [for some time at least](crate::Lock::min_hold), it is released after that.
+    /// [for some time at least](crate::Lock::min_hold), it is released after that. The store is always asked
+    /// for this release: the lock does not [linger](crate::Lock::linger), and no task gets it by a local hand-off.
     ///
     /// # Cancel safety
     /// If the future is dropped, it does not wait any longer and holds nothing. A notification that it
@@ -243,7 +244,7 @@ impl Guard {
         let reacquire = self.reacquire("wait")?;
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
-        // Every later holder of the lock finds this waiter. A holder that lost the lock before
+        // Every later holder of the lock finds this waiter. If this task lost the lock before, its successor
         // may have missed it. Its owner may have acquired the lock once more meanwhile.
         self.release_to_wait("wait").await?;
         let outcome = place.wait_notified(limit).await?;

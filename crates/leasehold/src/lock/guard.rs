@@ -265,11 +265,14 @@ impl Guard {
         GuardEnd::of(self.hold.release().await, &resource).map(drop)
     }
 
-    /// Releases the lock as [`Guard::release`] does, for a wait until it is re-acquired.
+    /// Releases the lock as [`Guard::release`] does, for a wait until it is re-acquired. The store is asked in
+    /// any case: the lock is neither handed off nor does it linger, since a loss that only the store knows would
+    /// not be seen.
     ///
     /// # Errors
     /// `Invalid` if another guard of the same owner still holds the lock; otherwise as [`Guard::release`].
     pub(crate) async fn release_to_wait(self, op: &'static str) -> Result<()> {
+        self.hold().pin();
         let resource = self.resource().clone();
         let end = GuardEnd::of(self.hold.release().await, &resource);
         match end.map_err(|error| error.with_op(op))? {
