@@ -115,6 +115,24 @@ async fn an_observer_is_a_stream_too() {
     assert_eq!(next().await, None);
 }
 
+/// A grant that comes too late for its candidate belongs to nobody.
+#[tokio::test(start_paused = true)]
+async fn candidate_that_has_left_does_not_lead_for_a_linger_time() {
+    let [client, onlooker] = clients();
+    let lingers = |seat: leasehold::Mutex| Ok(seat.linger(TTL));
+    let election = client.locks.election("boss").ttl(TTL).with(lingers).unwrap();
+    client.fault(Verb::Contend, Mode::LateReply(Duration::from_millis(50)));
+    let campaigning = tokio::spawn(async move { election.campaign("a value").await });
+    let boss = onlooker.locks.election("boss");
+    while boss.leader().await.unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!campaigning.is_finished(), "its answer is late");
+    campaigning.abort();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(boss.leader().await.unwrap(), None, "it leads, and has left");
+}
+
 #[tokio::test(start_paused = true)]
 async fn leader_that_is_cut_off_loses_and_may_not_proclaim() {
     let [client] = clients();

@@ -69,7 +69,8 @@ impl Election {
         self
     }
 
-    /// Changes other settings of the lock that leadership is: required fences, an owner, a maximum time.
+    /// Changes other settings of the lock that leadership is: required fences, an owner, a maximum time. A
+    /// [linger time](crate::Lock::linger) has no effect: a candidate that has left must not lead.
     ///
     /// # Errors
     /// Any error of `setting`.
@@ -133,7 +134,8 @@ impl Election {
         // Otherwise it could lead, and no observer could look.
         self.value_lock.named("campaign")?;
         let note = note(value, value)?;
-        Ok(self.leader_lock.clone().note(note))
+        // A grant that came too late for its candidate would be seen as a leader while it lingers.
+        Ok(self.leader_lock.clone().note(note).linger(Duration::ZERO))
     }
 
     fn lead(&self, leader_lock: Guard) -> Result<Leadership> {

@@ -286,7 +286,8 @@ impl<K: kind::Kind> Lock<K> {
     ///
     /// A lock whose proof was [taken](Guard::proof), or whose release another client has requested, does not linger.
     /// [`Lock::min_hold`] comes first, then the linger time. A guard of
-    /// [`upgradable_read`](crate::RwLock::upgradable_read) does not linger.
+    /// [`upgradable_read`](crate::RwLock::upgradable_read) does not linger, nor does the lock of an
+    /// [`Election`](crate::Election), nor one that is released by [`Guard::wait`].
     ///
     /// # Cost
     /// Two tasks and, on a store that notifies, one observer for each grant that lingers, however often it is used
