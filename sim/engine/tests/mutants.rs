@@ -186,6 +186,15 @@ fn a_doubt_at_rest_is_reported() {
 }
 
 #[test]
+fn the_end_of_a_max_hold_renews() {
+    is_found_by_aim(
+        "the end of a max_hold renews",
+        "none of which was due",
+        aims::limited_uses_of_what_rests,
+    );
+}
+
+#[test]
 fn a_loss_wakes_nobody() {
     is_found("a loss wakes nobody", "nobody told those that wait");
 }

@@ -378,6 +378,33 @@ impl Counter {
     }
 }
 
+/// The limit of a user that has gone neither makes a renewal due nor an answer overdue.
+#[tokio::test(start_paused = true)]
+async fn short_uses_with_a_limit_renew_the_lease_no_more_often() {
+    for mode in [Mode::Pass, Mode::LateReply(ms(150))] {
+        let wire = Arc::new(Fault::over(World::new().0));
+        wire.set(Verb::Renew, mode);
+        let events = Arc::<Counter>::default();
+        let builder = Client::builder().clock(Arc::new(TokioClock::new())).subscriber(events.clone());
+        let locks = builder.over(wire.clone()).unwrap();
+        let lock = locks.mutex("job").ttl(ms(12_000)).linger(ms(12_000)).max_hold(ms(100));
+        for _ in 0..500 {
+            let guard = lock.lock().await.unwrap();
+            tokio::time::sleep(ms(9)).await;
+            guard.release().await.unwrap();
+            tokio::time::sleep(ms(1)).await;
+        }
+        assert_eq!(wire.calls(Verb::Renew), 1, "{mode:?}: five seconds are less than two thirds of the ttl");
+        assert_eq!((events.count("BecameSuspect"), events.count("Renewed")), (0, 1), "{mode:?}");
+        assert_eq!(wire.calls(Verb::Contend), 1, "{mode:?}");
+        // The limit of the last user still holds.
+        let guard = lock.lock().await.unwrap();
+        let began = Instant::now();
+        guard.lost().await;
+        assert_eq!(began.elapsed(), ms(100), "{mode:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn loss_of_an_unused_lock_is_reported_to_nobody() {
     let world = World::new();

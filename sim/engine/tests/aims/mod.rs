@@ -21,8 +21,8 @@ pub(crate) use order::{
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
 pub(crate) use rest::{
     a_waiter_behind_a_use_after_a_rest, a_waiter_on_a_store_without_a_queue,
-    an_owner_returns_to_what_is_kept, doubt_at_rest, tries_beside_an_unused_permit,
-    tries_while_nobody_uses_it,
+    an_owner_returns_to_what_is_kept, doubt_at_rest, limited_uses_of_what_rests,
+    tries_beside_an_unused_permit, tries_while_nobody_uses_it,
 };
 pub(crate) use runtime::{a_runtime_ends, a_runtime_ends_after_a_release};
 pub(crate) use slow::answers_take_longer_than_leases;

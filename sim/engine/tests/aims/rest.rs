@@ -89,6 +89,21 @@ pub(crate) fn doubt_at_rest(seed: u64, mutant: &'static str) -> Verdict {
     })
 }
 
+/// Lets a task use a lock that lingers again and again, each time with a limit that ends long before a renewal is due.
+pub(crate) fn limited_uses_of_what_rests(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let wire = Arc::new(Fault::over(store()));
+        let locks = client(wire.clone());
+        let lock = locks.mutex("job").ttl(TTL).linger(TTL).max_hold(dice.ms(20, 100));
+        for _ in 0..dice.between(20, 100) {
+            drop(lock.lock().await.unwrap());
+            sleep(dice.ms(1, 50)).await;
+        }
+        let renewals = wire.calls(Verb::Renew);
+        (renewals > 0).then(|| format!("{renewals} renewals of a lease, none of which was due"))
+    })
+}
+
 /// Lets another client wait for a lock that this one uses without a pause, on a store without a queue.
 pub(crate) fn a_waiter_on_a_store_without_a_queue(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {

@@ -80,7 +80,7 @@ impl Renewer {
     /// releases the claim. It has had no user, so that is no loss.
     pub(crate) fn watch(&self, lease: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
         let due = next_due(lease, lease.began_at, self.renew_at);
-        if !self.inbox.watch(lease.clone(), due) {
+        if !self.inbox.watch(lease.clone(), due.min(lease.valid_until())) {
             return false;
         }
         self.events.emit(|| Event::LeaseStarted { resource: &lease.claim.resource });
@@ -168,6 +168,8 @@ struct LeaseTimer {
     lease: Arc<Lease>,
     /// The time for which the next renewal was planned at the last confirmation.
     due: Moment,
+    /// The time of the next renewal or retry. A check that comes before it is for the end of a user's `max_hold`.
+    renew_next: Moment,
     requests: RenewalRequests,
 }
 
@@ -325,8 +327,10 @@ impl RenewerTask {
         drop(self.forget(id));
         let due = next_due(&lease, lease.began_at, self.renew_at);
         // A loss that only the backend saw counts at once, regardless of the clock.
-        let next_check = if let State::Lost(_) = lease.state() { Moment::START } else { due };
-        self.timers.insert(id, LeaseTimer { lease, due, requests: RenewalRequests::default() });
+        let is_lost = matches!(lease.state(), State::Lost(_));
+        let next_check = if is_lost { Moment::START } else { due.min(lease.valid_until()) };
+        let requests = RenewalRequests::default();
+        self.timers.insert(id, LeaseTimer { lease, due, renew_next: due, requests });
         self.plan(id, next_check);
     }
 
@@ -391,6 +395,13 @@ impl RenewerTask {
             self.end(id, None);
             return None;
         }
+        let now = self.clock.now();
+        if now < timer.renew_next && !mutant!("the end of a max_hold renews") {
+            // That user has gone, and nothing is due or overdue yet.
+            let next_check = timer.renew_next.min(timer.lease.valid_until());
+            self.plan(id, next_check);
+            return None;
+        }
         if timer.requests.is_waiting {
             // The answer is overdue. The holder should see that before it is too late.
             timer.lease.suspect();
@@ -401,10 +412,12 @@ impl RenewerTask {
         if sends {
             timer.requests.send(self.next_request);
         }
-        let (lease, pause) = (timer.lease.clone(), timer.requests.pause(timer.lease.pace()));
+        let lease = timer.lease.clone();
         // The next check comes after the retry pause, but never after the end of the validity. A
         // confirmation that comes before it plans anew.
-        self.plan(id, self.clock.now().after(pause).min(lease.valid_until()));
+        timer.renew_next = now.after(timer.requests.pause(lease.pace()));
+        let next_check = timer.renew_next.min(lease.valid_until());
+        self.plan(id, next_check);
         sends.then_some(lease)
     }
 
@@ -437,7 +450,8 @@ impl RenewerTask {
                         lag: now.since(due),
                         took: now.since(answers.asked_at),
                     });
-                    next
+                    timer.renew_next = next;
+                    next.min(timer.lease.valid_until())
                 }
                 // The validity ended before the answer came: checking the claim marks the loss.
                 Renewal::Renewed | Renewal::Alive => Moment::START,
@@ -452,7 +466,8 @@ impl RenewerTask {
                         continue;
                     }
                     timer.lease.suspect();
-                    now.after(timer.requests.pause(timer.lease.pace())).min(timer.lease.valid_until())
+                    timer.renew_next = now.after(timer.requests.pause(timer.lease.pace()));
+                    timer.renew_next.min(timer.lease.valid_until())
                 }
             };
             self.plan(id, next_check);
@@ -516,14 +531,14 @@ async fn renew_batch(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal
     renewals
 }
 
-/// Returns the next check of a claim that was confirmed as of `asked_at`.
+/// Returns the next renewal of a claim that was confirmed as of `asked_at`. A user's `max_hold` may end before.
 fn next_due(lease: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
     let ttl = lease.pace();
     let due = asked_at.after(ttl.mul_f64(renew_at));
     // Rounded down to a common beat, so that leases that were acquired one after the other are
     // renewed together.
     let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
-    Moment::from_nanos(due.as_nanos() / beat * beat).min(lease.valid_until())
+    Moment::from_nanos(due.as_nanos() / beat * beat)
 }
 
 /// Sleeps for `nap`, at most `CLOCK_READ_INTERVAL`, which is also the longest time that a message which is not urgent
