@@ -3,7 +3,7 @@
 mod pausable;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use leasehold_core::{Clock, Moment};
@@ -46,13 +46,16 @@ impl Clock for Bridged {
     fn now(&self) -> Moment {
         let said = contained(|| self.clock.now());
         let here = SystemClock.now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(now) = said {
-            *last = (now, here);
+            // If another thread writes its own reading at this moment, that is enough. In a fork it may never end.
+            match self.last.try_lock() {
+                Ok(mut last) => *last = (now, here),
+                Err(TryLockError::Poisoned(last)) => *last.into_inner() = (now, here),
+                Err(TryLockError::WouldBlock) => {}
+            }
             return now;
         }
-        let (now, at) = *last;
-        drop(last);
+        let (now, at) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         logged!(error, "the clock of the client panicked; the machine's is used until it answers again");
         now.after(here.since(at))
     }

@@ -6,17 +6,20 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::block_on;
 use futures_util::FutureExt;
-use leasehold::backend::LossCause;
-use leasehold::{Client, ErrorKind, Guard, State, Tuning, blocking};
+use leasehold::backend::{Clock, LossCause, Moment};
+use leasehold::{Client, ErrorKind, Guard, Owner, State, SystemClock, Tuning, blocking};
 use leasehold_testkit::RedisServer;
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const FORKING: &str = "
     #include <unistd.h>
@@ -31,6 +34,10 @@ const TTL: Duration = Duration::from_secs(40);
 const PARENT: &str = "the_parent";
 /// The same for the blocking API.
 const BLOCKING_PARENT: &str = "the_parent_that_blocks";
+/// The same where another thread has locked the clock of the client.
+const LOCKED_CLOCK_PARENT: &str = "the_parent_whose_clock_is_locked";
+/// The same where other threads acquire and release locks.
+const BUSY_PARENT: &str = "the_parent_whose_other_threads_lock";
 
 async fn forks_on(runtime: &str) {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -67,6 +74,13 @@ async fn fork_of_one_thread_continues_and_releases_nothing() {
 #[tokio::test]
 async fn a_child_of_several_threads_releases_nothing() {
     forks_on("several threads").await;
+}
+
+/// A fork has no thread that unlocks what another thread of its parent had locked.
+#[test]
+fn a_child_waits_for_no_lock_of_another_thread() {
+    forks(LOCKED_CLOCK_PARENT, "mem:", ALONE);
+    forks(BUSY_PARENT, "mem:", "several threads");
 }
 
 /// A store that ends what its copy in the child is dropped with would end what the parent holds.
@@ -274,6 +288,118 @@ fn the_parent_that_blocks() {
     for guard in [kept, released] {
         guard.check().unwrap();
         guard.release().unwrap();
+    }
+}
+
+/// A clock that keeps its state under a mutex.
+#[derive(Debug, Default)]
+struct MutexClock(Mutex<SystemClock>);
+
+impl Clock for MutexClock {
+    fn now(&self) -> Moment {
+        self.0.lock().unwrap().now()
+    }
+}
+
+#[test]
+#[ignore = "it is the process that forks, run by a test above"]
+fn the_parent_whose_clock_is_locked() {
+    let clock = Arc::new(MutexClock::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _locks = runtime.block_on(async {
+        let locks = Client::builder().clock(clock.clone()).open(&std::env::var(URL).unwrap()).await.unwrap();
+        let plain = locks.mutex("plain").lock().await.unwrap();
+        let _token = plain.cancellation_token();
+        let job = locks.mutex("job").owner(&Owner::new()).min_hold(TTL);
+        let mut guards = vec![
+            plain,
+            locks.mutex("released").lock().await.unwrap(),
+            locks.mutex("kept").min_hold(TTL).lock().await.unwrap(),
+            locks.mutex("kept and released").min_hold(TTL).lock().await.unwrap(),
+            job.lock().await.unwrap(),
+            job.lock().await.unwrap(),
+        ];
+        // Nothing drives the runtime while the clock is locked, so only the child could read it.
+        let locked = clock.0.lock().unwrap();
+        in_a_fork(|| {
+            let forked = ErrorKind::Lost(LossCause::Forked);
+            for guard in &guards {
+                assert_eq!(guard.check().unwrap_err().kind(), forked);
+                assert_eq!(guard.remaining(), Duration::ZERO);
+                assert_eq!(block_on(guard.changed(State::Valid)), State::Lost(LossCause::Forked));
+                assert_eq!(block_on(guard.revoked()).unwrap_err().kind(), forked);
+            }
+            for (number, guard) in guards.drain(..).enumerate() {
+                if number % 2 == 0 {
+                    drop(guard);
+                } else {
+                    assert_eq!(block_on(guard.release()).unwrap_err().kind(), forked);
+                }
+            }
+        });
+        drop(locked);
+        locks
+    });
+}
+
+#[test]
+#[ignore = "it is the process that forks, run by a test above"]
+fn the_parent_whose_other_threads_lock() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let locks = runtime.block_on(Client::open(&std::env::var(URL).unwrap())).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (mutex, is_over) = (locks.mutex(format!("thread/{thread}")), &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    let guard = block_on(mutex.lock()).unwrap();
+                    block_on(guard.release()).unwrap();
+                }
+            });
+        }
+        // The threads end if this one panics.
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..FORKS {
+                let guard = block_on(locks.mutex("job").lock()).unwrap();
+                in_a_fork(move || drop(guard));
+            }
+        }));
+        is_over.store(true, Ordering::SeqCst);
+        outcome.unwrap();
+    });
+}
+
+/// Enough that a child of a library that waits for a lock of another thread hangs.
+const FORKS: usize = 200;
+
+/// Does this in a fork of the process, and fails if the fork fails or does not end.
+fn in_a_fork(act: impl FnOnce()) {
+    let parent = std::process::id();
+    let (mut ids, mut own_id) = std::io::pipe().unwrap();
+    // In both of them this comes back.
+    std::os::unix::fs::chroot("/forks").unwrap();
+    if std::process::id() != parent {
+        let child = catch_unwind(AssertUnwindSafe(|| {
+            own_id.write_all(&std::process::id().to_ne_bytes()).unwrap();
+            act();
+        }));
+        std::process::exit(i32::from(child.is_err()));
+    }
+    let mut id = [0; 4];
+    ids.read_exact(&mut id).unwrap();
+    let child = Pid::from_raw(i32::from_ne_bytes(id)).unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
+            return assert_eq!(status.exit_status(), Some(0), "the child failed");
+        }
+        if Instant::now() > end {
+            kill_process(child, Signal::KILL).unwrap();
+            waitpid(Some(child), WaitOptions::empty()).unwrap();
+            panic!("the child hangs");
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The right to use a granted claim. Exactly one user of the process has it at a time.
 //!
 //! Ground rules: a hold cannot be copied or forgotten. Dropping its last handle passes it to the next
-//! local waiter or releases it on the server; drop never blocks.
+//! local waiter or releases it on the server; drop never blocks. In a fork it does neither, and locks nothing.
 
 pub(super) mod handle;
 pub(super) mod owner;
@@ -144,6 +144,11 @@ impl Hold {
     /// Ends the hold and signals that. Returns the claim, and how its use ended.
     fn finish(&mut self) -> Option<(Arc<Lease>, Ended)> {
         let lease = self.lease.take()?;
+        if self.engine.is_forked() {
+            // Its drop would end a registration at the backend, which locks.
+            std::mem::forget(lease);
+            return None;
+        }
         let at = self.engine.clock.now();
         let state = lease.end_use(at);
         if let Some(end) = &self.end {
@@ -255,7 +260,7 @@ impl Hold {
     /// dropped.
     pub(crate) fn release(mut self) -> (State, impl Future<Output = Released>) {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
-        let mut state = State::Valid;
+        let mut state = if self.engine.is_forked() { State::Lost(LossCause::Forked) } else { State::Valid };
         let ending = self.finish().map_or(Ending::Unwatched, |(lease, ended)| {
             state = ended.state;
             self.report_end(&lease);

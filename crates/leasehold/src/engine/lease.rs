@@ -202,6 +202,10 @@ impl Lease {
 
     /// Returns the present state by the clock. The first call after the end marks the loss.
     pub(crate) fn state(&self) -> State {
+        // The clock is not read either: it may be one of the user, which another thread had locked.
+        if !self.process.is_this() {
+            return State::Lost(LossCause::Forked);
+        }
         self.state_at(self.clock.now())
     }
 
@@ -502,8 +506,13 @@ impl Changes {
         loop {
             // Reading the state marks an end that the clock has reached. In a fork it marks nothing.
             let read = self.lease.upgrade().map(|lease| lease.state());
+            let lost = read.filter(|state| matches!(state, State::Lost(_)));
+            // In a fork what is watched may be locked for ever.
+            if let Some(found) = lost.and_then(&wanted) {
+                return Some(found);
+            }
             let health = *self.health.borrow_and_update();
-            let state = read.filter(|state| matches!(state, State::Lost(_))).unwrap_or(health.state);
+            let state = lost.unwrap_or(health.state);
             if let Some(found) = wanted(state) {
                 return Some(found);
             }

@@ -415,14 +415,21 @@ impl Engine {
         self.renewer.lose(lease, cause);
     }
 
-    /// Spawns a future that must not be dropped with its caller.
+    /// Spawns a future that must not be dropped with its caller. In a fork it is dropped: the runtime is a copy
+    /// there, which another thread may have had locked.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if self.is_forked() {
+            return;
+        }
         // Without its type, because tokio compiles some two thousand lines for each type that is spawned.
         drop(self.contenders.spawn_on(work.boxed(), &self.runtime));
     }
 
-    /// Starts a task that closing does not wait for.
+    /// Starts a task that closing does not wait for. In a fork its future is dropped, as by [`Engine::spawn`].
     pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if self.is_forked() {
+            return;
+        }
         drop(self.runtime.spawn(work.boxed()));
     }
 

@@ -217,6 +217,11 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn changed(&self, seen: State) -> State {
+        // In a fork the state can be read, and not be watched: another thread may have had it locked.
+        let forked = State::Lost(LossCause::Forked);
+        if self.state() == forked {
+            return if seen == forked { std::future::pending().await } else { forked };
+        }
         self.hold().lease().watch().other_than(seen).await
     }
 

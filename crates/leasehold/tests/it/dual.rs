@@ -386,7 +386,7 @@ async fn listing_has_the_names_of_both_stores_in_order() {
 async fn loss_that_either_store_signals_is_the_loss_of_both() {
     for is_old in [true, false] {
         let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
-        let (old, new) = (Arc::new(Connection::to(&old)), Arc::new(Connection::to(&new)));
+        let (old, new) = [&old, &new].map(|store| Arc::new(Wrapped(Connection::to(store)))).into();
         let dual = Dual::of(old.clone(), new.clone()).unwrap();
         let locks = Client::builder().over(Arc::new(dual)).unwrap();
         let guard = locks.mutex("job").lock().await.unwrap();

@@ -2,7 +2,8 @@
 //!
 //! Ground rules: each handle has an end of its own. Its listeners see nothing that happens later, even
 //! where the hold has other handles or is kept for a minimum time. The last handle that ends releases the
-//! hold; drop never blocks.
+//! hold; drop never blocks. In a fork nothing is released, notified, spawned or locked, and no clock is read: what
+//! another thread of the parent had locked stays locked there.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -48,8 +49,9 @@ impl HoldHandle {
     /// future does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
-        let mut changes = self.lease().watch();
+        let changes = (!self.hold().engine.is_forked()).then(|| self.lease().watch());
         async move {
+            let Some(mut changes) = changes else { return Some(LossCause::Forked) };
             let lost = tokio::select! {
                 biased;
                 cause = changes.ended() => cause,
@@ -71,6 +73,9 @@ impl HoldHandle {
     ///
     /// Cancel safe: a dropped future leaves the rest to be done in the background.
     pub(crate) async fn release(mut self) -> (State, Option<Released>) {
+        if self.ends_in_fork() {
+            return (State::Lost(LossCause::Forked), None);
+        }
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
         let lease = self.lease().clone();
@@ -88,10 +93,27 @@ impl HoldHandle {
     }
 
     /// Ends this handle, and returns the hold if this was its last one. Ending that hold then notifies
-    /// the listeners of this handle.
+    /// the listeners of this handle. In a fork it returns `None`.
     pub(crate) fn into_hold(mut self) -> Option<Hold> {
+        if self.ends_in_fork() {
+            return None;
+        }
         // It is not kept for its minimum time.
         self.end_at(Moment::NEVER)
+    }
+
+    /// Ends this handle if this process is a fork of the one that holds the lock. Returns `false` if it is not.
+    fn ends_in_fork(&mut self) -> bool {
+        if !self.hold().engine.is_forked() {
+            return false;
+        }
+        if let Some(end) = self.end.take() {
+            let _ = end.cause.set(Some(LossCause::Forked));
+            // The drop of its token locks, as its cancellation would.
+            std::mem::forget(end);
+        }
+        self.hold = None;
+        true
     }
 
     /// Ends this handle if others use the hold: one of them is the last.
@@ -157,7 +179,7 @@ impl Deref for HoldHandle {
 
 impl Drop for HoldHandle {
     fn drop(&mut self) {
-        if self.hold.is_none() {
+        if self.hold.is_none() || self.ends_in_fork() {
             return;
         }
         let now = self.hold().now_if_kept();

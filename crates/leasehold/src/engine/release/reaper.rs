@@ -105,11 +105,15 @@ impl Reaper {
         ended: Ended,
         waits: Waits,
     ) -> Ending {
+        if self.is_forked() {
+            // Nothing is counted: another thread may have had the counters locked when the process was forked.
+            return Ending::Over(Released::Gone);
+        }
         let was_valid = !matches!(ended.state, State::Lost(_));
         let valid_until = was_valid.then(|| lease.valid_until());
         let (job, is_only) = self.job(lease.claim.clone(), ended.at, valid_until, Some(engine.clone()));
-        // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
-        if lease.keeps_lock_delay() || self.is_forked() {
+        // The server keeps a claim with a lock delay on purpose.
+        if lease.keeps_lock_delay() {
             job.finish(Released::Gone);
             return Ending::Over(Released::Gone);
         }
@@ -151,10 +155,10 @@ impl Reaper {
 
     /// Releases a claim that never had a user.
     pub(crate) fn abandon(&self, claim: Claim) {
-        let (job, _) = self.job(claim, self.clock.now(), None, None);
         if self.is_forked() {
-            return job.finish(Released::Gone);
+            return;
         }
+        let (job, _) = self.job(claim, self.clock.now(), None, None);
         self.send(job);
     }
 

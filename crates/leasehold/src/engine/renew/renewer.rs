@@ -109,9 +109,10 @@ impl Renewer {
     /// Stops watching the claim.
     pub(crate) fn forget(&self, lease: &Lease) {
         // Another thread may have had the inbox locked when the process was forked, and does not exist in the fork.
-        if self.process.is_this() {
-            self.inbox.forget(lease.claim.id);
+        if !self.process.is_this() {
+            return;
         }
+        self.inbox.forget(lease.claim.id);
         self.events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     }
 
