@@ -30,7 +30,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Database;
 
 impl Database {
-    pub(crate) async fn read(&self, _: &str) -> leasehold::Result<u32> {
+    pub(crate) async fn open(&self, _: &str, _: Option<Fence>) -> leasehold::Result<u32> {
         Ok(0)
     }
 

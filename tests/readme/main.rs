@@ -118,7 +118,7 @@ fn text_of(path: &str) -> String {
 
 #[tokio::test]
 async fn the_table_of_stores_is_that_of_the_profiles() {
-    let Some(table) = table().await else { return };
+    let Some(table) = Box::pin(table()).await else { return };
     let page = text_of("docs/book/src/choosing.md");
     let (head, rest) = page.split_once(BEGIN).unwrap();
     let (marker, rest) = rest.split_once('\n').unwrap();

@@ -96,6 +96,16 @@ async fn shell_waits_for_its_lock() {
     assert!(lines[0].starts_with("granted "), "{lines:?}");
 }
 
+/// Writes a `curl` that does this first; the PATH with it.
+fn path_of_curl(folder: &Path, first: &str) -> String {
+    let programs = folder.join("bin");
+    std::fs::create_dir(&programs).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let text = format!("#!/bin/sh\n{first}\nPATH='{path}' exec curl \"$@\"\n");
+    leasehold_testkit::write_executable(&programs.join("curl"), text).unwrap();
+    format!("{}:{path}", programs.display())
+}
+
 /// A holder in a shell whose program writes `ended` as its last act, a second after it was asked to end.
 struct Shell {
     folder: tempfile::TempDir,
@@ -121,12 +131,7 @@ impl Shell {
         command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
         command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
         if let Some(text) = curl {
-            let programs = folder.path().join("bin");
-            std::fs::create_dir(&programs).unwrap();
-            let path = std::env::var("PATH").unwrap();
-            let text = format!("#!/bin/sh\n{text}\nPATH='{path}' exec curl \"$@\"\n");
-            leasehold_testkit::write_executable(&programs.join("curl"), text).unwrap();
-            command.env("PATH", format!("{}:{path}", programs.display()));
+            command.env("PATH", path_of_curl(folder.path(), text));
         }
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -196,10 +201,20 @@ async fn shell_that_is_ended_in_its_wait_gives_up_its_place() {
     command.arg(example("holder.sh")).args(["example", "true"]).current_dir(folder.path());
     command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
     command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.env("PATH", path_of_curl(folder.path(), "case \" $* \" in *' DELETE '*) touch released ;; esac"));
     let mut child = command.spawn().unwrap();
     until("the wait", async || client.inspect("example").await.unwrap().waiting.len() == 1).await;
+    // The wait is that of its curl; the script itself may not have set its trap yet.
+    until("the trap", async || catches_term(&child)).await;
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert_eq!(client.inspect("example").await.unwrap().waiting, [], "the place");
+    assert!(folder.path().join("released").exists(), "the place is left to its ttl");
+    until("the end of the wait", async || client.inspect("example").await.unwrap().waiting.is_empty()).await;
     held.release().await.unwrap();
+}
+
+fn catches_term(child: &std::process::Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (Signal::TERM.as_raw() - 1)) != 0
 }
