@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::block_on;
@@ -297,7 +297,7 @@ struct MutexClock(Mutex<SystemClock>);
 
 impl Clock for MutexClock {
     fn now(&self) -> Moment {
-        self.0.lock().unwrap().now()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).now()
     }
 }
 

@@ -608,8 +608,8 @@ async fn full_disk_changes_nothing_and_loses_no_lock() {
 
 /// A restart of the machine takes the file, with fences and registers, and ends every holder.
 #[tokio::test]
-async fn database_in_memory_promises_no_fence_and_no_register_over_a_restart() {
-    let name = "faults::database_in_memory_promises_no_fence_and_no_register_over_a_restart";
+async fn database_in_memory_promises_less() {
+    let name = "faults::database_in_memory_promises_less";
     let Some(dir) = inside(name, &private_mounts(), "mount -t tmpfs tmpfs \"$DIR\"") else { return };
     let backend = open(&dir.join("locks.db"), "").await.unwrap();
     assert_eq!(backend.profile().fencing, FenceGrade::BestEffort);
@@ -619,8 +619,8 @@ async fn database_in_memory_promises_no_fence_and_no_register_over_a_restart() {
 
 /// The file is replaced by the mount, and the promises of the client are those of the first file.
 #[tokio::test]
-async fn database_on_a_disk_that_is_replaced_by_one_in_memory_is_refused() {
-    let name = "faults::database_on_a_disk_that_is_replaced_by_one_in_memory_is_refused";
+async fn replacement_in_memory_is_refused() {
+    let name = "faults::replacement_in_memory_is_refused";
     let Some(dir) = inside(name, &private_mounts(), "mkdir -p \"$DIR/disk\"") else { return };
     let (disk, held) = (dir.join("disk"), claim("job"));
     let backend = open(&disk.join("locks.db"), "?timeout=30s").await.unwrap();

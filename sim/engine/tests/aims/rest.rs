@@ -96,8 +96,10 @@ pub(crate) fn limited_uses_of_what_rests(seed: u64, mutant: &'static str) -> Ver
         let locks = client(wire.clone());
         let lock = locks.mutex("job").ttl(TTL).linger(TTL).max_hold(dice.ms(20, 100));
         for _ in 0..dice.between(20, 100) {
-            drop(lock.lock().await.unwrap());
-            sleep(dice.ms(1, 50)).await;
+            let guard = lock.lock().await.unwrap();
+            sleep(dice.ms(1, 10)).await;
+            drop(guard);
+            sleep(dice.ms(1, 40)).await;
         }
         let renewals = wire.calls(Verb::Renew);
         (renewals > 0).then(|| format!("{renewals} renewals of a lease, none of which was due"))
