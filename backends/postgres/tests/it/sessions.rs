@@ -836,7 +836,7 @@ async fn wait_is_cancelled_over_tls_and_a_slow_link() {
     proxy.delay(Way::Both, Duration::from_millis(200));
     let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
     let mut sessions = Vec::new();
-    // A wait that is not cancelled ends by its own limit, after five seconds, as one may on a machine that stands still.
+    // A wait that is not cancelled ends by its own limit, after five seconds. On a machine that stands still one may.
     while !std::fs::read_to_string(server.log_path()).unwrap().contains("due to user request") {
         assert!(sessions.len() < 10, "no wait was ever cancelled");
         let patience = Patience::unlimited(clock());
