@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_conformance::{Outcome, Subject, TakerCommand, laws, taker};
+use leasehold_conformance::{Around, Outcome, Subject, TakerCommand, Wrapped, laws, taker};
 use leasehold_core::{
     Backend, Claim, DirectAnswer, DirectRelease, DirectRequests, Failure, Moment, Patience, Profile, Release,
-    Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode,
+    Renew, Renewal, Resource, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 use model::{Models, polling, remote::Remote, strong};
 
@@ -86,7 +86,7 @@ struct Stalling {
 impl Subject for Stalling {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
         let inner = self.models.open().await?;
-        Some(Arc::new(Connection { inner, late: self.late, comes: self.comes.clone() }))
+        Some(Arc::new(Wrapped(Connection { inner, late: self.late, comes: self.comes.clone() })))
     }
 
     fn taker(&self) -> Option<TakerCommand> {
@@ -118,9 +118,9 @@ impl Connection {
 }
 
 #[async_trait]
-impl Backend for Connection {
-    fn profile(&self) -> &Profile {
-        self.inner.profile()
+impl Around for Connection {
+    fn inner(&self) -> &dyn Backend {
+        &*self.inner
     }
 
     fn direct_requests(&self) -> Option<&dyn DirectRequests> {
@@ -137,7 +137,7 @@ impl Backend for Connection {
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         if self.is_late(Late::UnansweredRenewal) {
             tokio::time::sleep(SOME_TIME).await;
-            return batch.iter().map(|_| Renewal::Unknown(Failure::unanswered("a silent server"))).collect();
+            return Renewal::unknown_for(batch.len(), &Failure::unanswered("a silent server"));
         }
         self.before(Late::Renewal).await;
         self.inner.renew(batch).await
@@ -156,15 +156,6 @@ impl Backend for Connection {
     ) -> Result<Snapshot, Failure> {
         self.before(Late::Look).await;
         self.inner.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.inner.list(prefix, after, limit).await
     }
 }
 
