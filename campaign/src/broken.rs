@@ -13,10 +13,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::Client;
 use leasehold::backend::{
-    AtOnce, Backend, BreakOutcome, Claim, ClaimId, DirectRequests, Failure, Fence, Finding, Grant, Hint,
-    Patience, Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
-    SnapshotVersion, Step,
+    Backend, Claim, ClaimId, Failure, Fence, Grant, Hint, Patience, Release, Renew, Renewal, Step,
 };
+use leasehold_conformance::{Around, Wrapped};
 use leasehold_torture::worker;
 
 /// A defect of a client.
@@ -97,12 +96,9 @@ pub fn work(name: &str) -> ExitCode {
             let defect = DEFECT.get().copied().unwrap_or(Defect::None);
             let is_shut = defect == Defect::StaysShut && was_killed_before(url);
             let client = Client::open(if is_shut { "nothing:" } else { url }).await?;
-            builder.over(Arc::new(Broken {
-                inner: client.backend().clone(),
-                defect,
-                waiting: Mutex::default(),
-                _client: client,
-            }))
+            let inner = client.backend().clone();
+            let broken = Broken { inner, defect, waiting: Mutex::default(), _client: client };
+            builder.over(Arc::new(Wrapped(broken)))
         })
     })
 }
@@ -155,35 +151,10 @@ impl Broken {
     }
 }
 
-#[deny(clippy::missing_trait_methods)]
 #[async_trait]
-impl Backend for Broken {
-    fn profile(&self) -> &Profile {
-        self.inner.profile()
-    }
-
-    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
-        self.inner.unsupported_reason(share)
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
-    }
-
-    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
-        None
-    }
-
-    fn registers(&self) -> Option<&dyn Registers> {
-        self.inner.registers()
-    }
-
-    fn supports_transfer(&self) -> bool {
-        self.inner.supports_transfer()
-    }
-
-    fn detach(&self, claim: &Claim) {
-        self.inner.detach(claim);
+impl Around for Broken {
+    fn inner(&self) -> &dyn Backend {
+        &*self.inner
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -205,10 +176,6 @@ impl Backend for Broken {
                 Ok(Step::Busy(if self.defect == Defect::DropsWakeUps { deaf } else { hint }))
             }
         }
-    }
-
-    fn part(&self, claim: &Claim) -> u64 {
-        self.inner.part(claim)
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
@@ -245,31 +212,5 @@ impl Backend for Broken {
             }
             _ => self.inner.release(batch).await,
         }
-    }
-
-    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        self.inner.break_claim(claim).await
-    }
-
-    async fn inspect(
-        &self,
-        resource: &Resource,
-        seen: Option<&SnapshotVersion>,
-        patience: &Patience,
-    ) -> Result<Snapshot, Failure> {
-        self.inner.inspect(resource, seen, patience).await
-    }
-
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&Resource>,
-        limit: usize,
-    ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.inner.list(prefix, after, limit).await
-    }
-
-    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        self.inner.diagnose(ttl).await
     }
 }
