@@ -55,9 +55,29 @@ struct Ending {
     is_left: bool,
 }
 
+/// Whether a client that closes its last stream knows that this server ends, and the lock with it. That end would wait
+/// for the delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerEnd {
+    Announced,
+    NotAnnounced,
+}
+
 impl Ending {
     fn of(end: End) -> Ending {
         Ending { end, reply: None, is_left: false }
+    }
+
+    /// Returns the time for which the lock is kept after this end.
+    fn kept_for(&self, ttl: Duration, delay: Duration, server: ServerEnd) -> Duration {
+        match self.end {
+            // Writes of a client that has died may be under way, as after any loss.
+            End::Lost(HEARTBEAT_MISSED) => delay,
+            End::Released if self.is_left && server == ServerEnd::NotAnnounced => delay,
+            // No answer calls a lock valid for longer than its ttl.
+            End::Lost(FAILED) => ttl.saturating_add(delay),
+            _ => Duration::ZERO,
+        }
     }
 }
 
@@ -70,17 +90,9 @@ impl HoldTask {
 
     /// Returns the time for which the lock is kept after this end.
     fn kept_after(&self, ending: &Ending) -> Duration {
-        // Writes of a client that has died may be under way, as after any loss.
-        let delay = self.request.lock_delay.unwrap_or_default();
-        // It knows that this server ends, and that end would wait for the delay.
-        let knows_the_end = self.is_bound_to_process && self.closing.borrow().is_some();
-        match ending.end {
-            End::Lost(HEARTBEAT_MISSED) => delay,
-            End::Released if ending.is_left && !knows_the_end => delay,
-            // No answer calls a lock valid for longer than its ttl.
-            End::Lost(FAILED) => self.ttl.saturating_add(delay),
-            _ => Duration::ZERO,
-        }
+        let is_announced = self.is_bound_to_process && self.closing.borrow().is_some();
+        let server = if is_announced { ServerEnd::Announced } else { ServerEnd::NotAnnounced };
+        ending.kept_for(self.ttl, self.request.lock_delay.unwrap_or_default(), server)
     }
 
     /// Counts a loss for which this server ends the lock. The library sees a release there; it counts the losses that
@@ -451,5 +463,27 @@ mod tests {
     fn panic_ends_the_hold_and_does_not_drop_the_lock() {
         let ending = survived(async { panic!("this is a test") }).now_or_never().unwrap();
         assert_eq!(ending.end, End::Lost(FAILED));
+    }
+
+    #[test]
+    fn lock_is_kept_while_writes_of_its_client_may_be_under_way() {
+        let (ttl, delay, none) = (Duration::from_secs(5), Duration::from_secs(2), Duration::ZERO);
+        let (asked, left) = (|end| (end, false), |end| (end, true));
+        for (ending, announced, not_announced) in [
+            (asked(End::Released), none, none),
+            (left(End::Released), none, delay),
+            (asked(End::Lost(HEARTBEAT_MISSED)), delay, delay),
+            (asked(End::Lost(FAILED)), ttl + delay, ttl + delay),
+            (asked(End::Lost(CLOSED)), none, none),
+            (asked(End::Lost(word(LossCause::Expired))), none, none),
+            (asked(End::Lost(word(LossCause::Gone))), none, none),
+            (asked(End::Lost(word(LossCause::MaxHold))), none, none),
+        ] {
+            let (end, is_left) = ending;
+            let ending = Ending { is_left, ..Ending::of(end) };
+            let kept = |server| ending.kept_for(ttl, delay, server);
+            let seen = (kept(ServerEnd::Announced), kept(ServerEnd::NotAnnounced));
+            assert_eq!(seen, (announced, not_announced), "{end:?}, left: {is_left}");
+        }
     }
 }

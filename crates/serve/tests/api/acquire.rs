@@ -1,5 +1,6 @@
 //! Acquire, renew and release, and each interleaving of them that can be forced.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leasehold_serve::{Config, Listen};
@@ -324,7 +325,37 @@ async fn wrong_requests_are_explained() {
     served.request("GET", "/v1/nothing").send().await.is_problem(404, "not_found");
     served.request("POST", "/v1/locks").send().await.is_problem(405, "method_not_allowed");
     served.request("GET", &format!("/v1/holds/{}", id())).send().await.is_problem(404, "unknown_hold");
-    let strict = json!({ "name": "a", "fencing": "strict" });
-    let reply = served.put(&id(), "0", strict).await;
-    assert!(matches!(reply.status, 200 | 422), "{reply:?}");
+}
+
+/// Files in memory keep no fence over a restart of the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn fencing_that_the_store_does_not_have_is_refused() {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        return leasehold_testkit::require::skip("/dev/shm", "it does not exist");
+    }
+    let folder = tempfile::tempdir_in(memory).unwrap();
+    let served = Served::over(&format!("file://{}/store", folder.path().display()), |_| {}).await;
+    let body = |grade: &str| json!({ "name": "a", "ttl": "30s", "fencing": grade });
+    let detail = served.put(&id(), "0", body("strict")).await.is_problem(422, "unsupported");
+    assert!(detail.contains("fenc"), "{detail}");
+    assert_eq!(served.holders("a").await, 0);
+    let grant = served.put(&id(), "0", body("best-effort")).await.ok();
+    assert_eq!(grant["fence_grade"], "best-effort");
+    let strict = Served::start().await;
+    let grant = strict.put(&id(), "0", body("strict")).await.ok();
+    assert_eq!(grant["fence_grade"], "strict");
+}
+
+/// The last writes of a client that gives no sign of life may be under way, as after any loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn missed_heartbeat_is_a_loss_with_its_delay() {
+    let served = Served::start().await;
+    let one = id();
+    let sent = Instant::now();
+    let body = json!({ "name": "a", "ttl": "600ms", "lock_delay": "2s" });
+    served.put(&one, "0", body).await.ok();
+    let _next = served.store.mutex("a").lock().await.unwrap();
+    assert!(sent.elapsed() >= Duration::from_millis(2600), "free after {:?}", sent.elapsed());
+    served.request("GET", &format!("/v1/holds/{one}")).send().await.is_problem(410, "lost");
 }

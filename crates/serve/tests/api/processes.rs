@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use leasehold_testkit::{Data, RedisServer};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::child::ServerProcess;
-use crate::support::{id, until};
+use crate::support::{LIMIT, id, until};
 
 /// A killed server releases nothing: its locks end with their leases, and not before what it had promised.
 #[tokio::test(flavor = "multi_thread")]
@@ -94,6 +94,58 @@ async fn terminated_server_over_files_waits_for_what_it_promised() {
     let _next = other.mutex("a").lock().await.unwrap();
     assert!(sent.elapsed() >= valid, "free {:?} after the request, valid for {valid:?}", sent.elapsed());
     assert!(server.wait());
+}
+
+/// Heartbeats that come during its grace do not let it promise more: it ends, and the locks with it, not before what it
+/// has promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_do_not_keep_a_server_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let mut server = ServerProcess::start(&store, folder.path());
+    let (one, two) = (id(), id());
+    let until_by = |sent: Instant, answer: &Value| {
+        sent + Duration::from_millis(answer["valid_ms"].as_u64().unwrap_or_default())
+    };
+    let opened = Instant::now();
+    let mut stream = server.stream(&two, "0", &json!({ "name": "b", "ttl": "5s" })).await;
+    stream.until("granted").await;
+    let sent = Instant::now();
+    let grant = server.put(&one, "0", &json!({ "name": "a", "ttl": "5s" })).await.ok();
+    let mut promised = until_by(sent, &grant);
+    let other = Client::open(&store).await.unwrap();
+    let next = tokio::spawn(async move { (other.mutex("a").lock().await.unwrap(), Instant::now()) });
+    let streamed = tokio::spawn(async move {
+        let mut promised = opened;
+        while let Some(event) = stream.event().await {
+            promised = promised.max(until_by(opened, &event));
+        }
+        promised
+    });
+    server.signal(Signal::TERM);
+    let asked = Instant::now();
+    let renewing = server.request("POST", &format!("/v1/holds/{one}/renew"));
+    loop {
+        let sent = Instant::now();
+        let Some(renewed) = renewing.send_if_alive().await else { break };
+        if renewed.status != 200 {
+            renewed.is_problem(410, "lost");
+            break;
+        }
+        promised = promised.max(until_by(sent, &renewed.json()));
+        assert!(
+            asked.elapsed() < LIMIT,
+            "the server still renews {:?} after it was asked to end",
+            asked.elapsed()
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(server.wait());
+    let ended = Instant::now();
+    let (_next, granted) = next.await.unwrap();
+    assert!(granted >= promised, "granted {:?} too early", promised - granted);
+    let promised = streamed.await.unwrap();
+    assert!(ended >= promised, "the server ended {:?} too early for its stream", promised - ended);
 }
 
 /// A killed server over files frees its locks at once: that is why the answers say `process`.

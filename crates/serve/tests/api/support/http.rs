@@ -104,7 +104,18 @@ impl Request {
         self.send_over(self.connect().await).await
     }
 
-    pub(crate) async fn send_over(&self, mut connection: impl Connection) -> Reply {
+    pub(crate) async fn send_over(&self, connection: impl Connection) -> Reply {
+        self.answer_over(connection).await.unwrap_or_else(|text| panic!("no answer: {text:?}"))
+    }
+
+    /// Sends it to a server that may have ended; then there is no answer.
+    pub(crate) async fn send_if_alive(&self) -> Option<Reply> {
+        let connection = TcpStream::connect(self.address).await.ok()?;
+        self.answer_over(connection).await.ok()
+    }
+
+    /// Returns the whole answer, or what came instead of it.
+    async fn answer_over(&self, mut connection: impl Connection) -> Result<Reply, String> {
         let exchange = async {
             // A server that refuses a request may close the connection while it is sent.
             let _ = connection.write_all(&self.bytes()).await;
@@ -114,9 +125,9 @@ impl Request {
         };
         let answer = tokio::time::timeout(LIMIT, exchange).await.expect("an answer in time");
         let text = String::from_utf8(answer).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { return Err(text) };
         let status = head[9..12].parse().unwrap();
-        Reply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+        Ok(Reply { status, head: head.to_ascii_lowercase(), body: body.to_owned() })
     }
 
     /// Sends it and leaves the answer to be read.
