@@ -3,11 +3,12 @@
 //! Ground rules: for tests only, so what must not fail panics. A server brings its faults; what is expected
 //! of a backend is written here, once.
 
+use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal, Step};
+use leasehold_core::{Backend, Claim, Clock, FailureKind, Grant, Moment, Patience, Release, Renewal, Step};
 use tokio::task::JoinHandle;
 
 use crate::calls::{
@@ -132,6 +133,75 @@ pub async fn cancelled_waits_leave_no_place(backend: &Arc<dyn Backend>) {
     let seen = in_the_end(async || backend.inspect(&job, None, &Patience::none(clock())).await).await;
     assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0), "{seen:?}");
     free(&**backend, &held).await;
+}
+
+/// Checks that a grant counts from before the request that it answers: that of a free lock, and that of a lock that was
+/// waited for.
+///
+/// `received` returns the number of bytes that the server has sent to the first client so far, its connections
+/// included. They are the time of that client, so each answer takes some, however fast the machine is.
+///
+/// # Panics
+/// If a grant counts from its answer.
+pub async fn grants_count_from_before_their_requests(
+    [here, there]: [Arc<dyn Backend>; 2],
+    received: impl Fn() -> u64 + Send + Sync + 'static,
+) {
+    let clock: Arc<dyn Clock> = Arc::new(Received(received));
+    for round in 0..10 {
+        let claim = claim("job", LONG);
+        let (asked, grant, answered) = timed(&*here, &claim, &Patience::none(clock.clone())).await;
+        assert!(grant.asked_at < answered, "{round}: {grant:?} counts from its answer at {answered:?}");
+        assert!(grant.asked_at >= asked, "{round}: {grant:?} was asked for at {asked:?}");
+        free(&*here, &claim).await;
+    }
+    let held = claim("job", LONG);
+    hold(&*there, &held).await;
+    let before = clock.now();
+    let waiting = {
+        let (here, clock) = (here.clone(), clock.clone());
+        let (next, patience) = (claim("job", LONG), Patience::unlimited(clock));
+        tokio::spawn(async move {
+            let (_, grant, answered) = timed(&*here, &next, &patience).await;
+            assert!(grant.asked_at < answered, "{grant:?} counts from its answer at {answered:?}");
+            free(&*here, &next).await;
+        })
+    };
+    let begun = Instant::now();
+    while clock.now() == before {
+        assert!(begun.elapsed() < LONG, "the waiter has no answer");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    free(&*there, &held).await;
+    ended(waiting).await;
+}
+
+/// Contends until a grant. Returns when it began, the grant, and when the grant came.
+async fn timed(backend: &dyn Backend, claim: &Claim, patience: &Patience) -> (Moment, Grant, Moment) {
+    let (began, asked) = (Instant::now(), patience.now());
+    while began.elapsed() < LONG {
+        match backend.contend(claim, patience).await {
+            Ok(Step::Granted(grant)) => return (asked, grant, patience.now()),
+            Ok(Step::Busy(hint)) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+            Err(failure) => assert!(failure.is_transient(), "{failure}"),
+        }
+    }
+    panic!("{:?} was never granted", claim.resource);
+}
+
+/// The bytes that a client has received, as nanoseconds: a time that passes by answers alone.
+struct Received<F>(F);
+
+impl<F> Debug for Received<F> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Received")
+    }
+}
+
+impl<F: Fn() -> u64 + Send + Sync> Clock for Received<F> {
+    fn now(&self) -> Moment {
+        Moment::from_nanos((self.0)())
+    }
 }
 
 /// Releases a claim that is held, as the engine does. A call that was not answered may have ended it.

@@ -652,3 +652,15 @@ async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
     let limit = tokio::time::timeout(LONG / 2, waiter).await;
     assert!(limit.expect("a waiter sleeps on although nobody holds").unwrap().is_some());
 }
+
+/// The server decides when a request arrives, and that may be long before its answer comes.
+#[tokio::test]
+async fn grants_count_from_before_their_requests() {
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let by_proxy = format!("{}/?servers=given&timeout=60s", server.url_at(&[proxy.addr()]));
+    let here: std::sync::Arc<dyn Backend> = connect(&by_proxy).await;
+    let there: std::sync::Arc<dyn Backend> = connect(&server.url()).await;
+    let received = move || proxy.bytes(Way::ToClient);
+    leasehold_conformance::faults::grants_count_from_before_their_requests([here, there], received).await;
+}

@@ -9,7 +9,7 @@ use leasehold::ValueSource;
 use leasehold_core::{
     Claim, Effect, FailureKind, Proof, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
-use leasehold_testkit::{MemcachedServer, Proxy};
+use leasehold_testkit::{MemcachedServer, Proxy, Way};
 
 const DIALECTS: [&str; 2] = ["native", "plain"];
 
@@ -583,4 +583,18 @@ async fn shares_of_a_capacity_are_counted_over_clients() {
     let plain = connect(&in_dialect(&server.url(), "plain")).await;
     let failure = try_take(&*plain, &permits[0]).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
+}
+
+/// The lease of the server begins when it decides, and that may be long before its answer comes.
+#[tokio::test]
+async fn grants_count_from_before_their_requests() {
+    for dialect in DIALECTS {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = |url: &str| format!("{}&timeout=60s", in_dialect(url, dialect));
+        let clients = [connect(&url(&server.url_at(proxy.addr()))).await, connect(&url(&server.url())).await];
+        println!("{dialect}");
+        let received = move || proxy.bytes(Way::ToClient);
+        leasehold_conformance::faults::grants_count_from_before_their_requests(clients, received).await;
+    }
 }

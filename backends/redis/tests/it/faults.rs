@@ -407,3 +407,17 @@ async fn replica_neither_reads_nor_writes_a_register() {
         }
     }
 }
+
+/// The lease of the server begins when it decides, and that may be long before its answer comes.
+#[tokio::test]
+async fn grants_count_from_before_their_requests() {
+    for dialect in ["native", "plain", "python-redis-lock", "redisson"] {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = |url: &str| format!("{url}?dialect={dialect}&timeout=60s");
+        let clients = [open(&url(&server.url_at(proxy.addr()))).await, open(&url(&server.url())).await];
+        println!("{dialect}");
+        let received = move || proxy.bytes(Way::ToClient);
+        leasehold_conformance::faults::grants_count_from_before_their_requests(clients, received).await;
+    }
+}
