@@ -102,6 +102,31 @@ async fn lost_answer_while_queued_keeps_the_place() {
     assert!(matches!((later, sooner), (Step::Busy(_), Step::Granted(_))));
 }
 
+/// The release may still arrive, and would end a later grant of the same claim.
+#[tokio::test]
+async fn end_of_a_wait_without_an_answer_is_marked() {
+    let Some((server, proxy, backend)) = through_proxy("5s").await else { return };
+    let (holder, waiter, patience) = (mutex("job"), mutex("job"), endless());
+    assert!(try_take(&backend, &holder).await.is_some() && try_take(&backend, &waiter).await.is_none());
+    let before = server.counts().await.unwrap();
+    let waiting = async {
+        let failure = backend.contend(&waiter, &patience).await.unwrap_err();
+        is(&failure, FailureKind::Unavailable, Effect::Unknown);
+        assert!(failure.is_release_unanswered(), "{failure:?}");
+    };
+    let ending = async {
+        // It looks again once it has subscribed, and then it waits.
+        let begun = Instant::now();
+        while server.counts().await.unwrap().since(&before).of("evalsha") < 2 {
+            assert!(begun.elapsed() < LIMIT, "it does not look again");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        proxy.hold(Way::ToServer);
+        patience.end();
+    };
+    tokio::join!(waiting, ending);
+}
+
 #[tokio::test]
 async fn a_server_that_is_down_is_known_not_to_have_done_anything() {
     let Some((_server, proxy, backend)) = through_proxy("20s").await else { return };

@@ -1,11 +1,12 @@
 //! `?replicas=`: what a grant waits for, and what is said where it does not come.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
 use leasehold_core::{Backend, Effect, Failure, FailureKind, Put, Registers, Renewal, Share};
-use leasehold_testkit::{RedisSentinel, RedisServer, Reply};
+use leasehold_testkit::{Proxy, RedisSentinel, RedisServer, Reply, Way};
 
 /// Sentinels that never fail over by themselves.
 async fn group() -> Option<RedisSentinel> {
@@ -148,6 +149,42 @@ async fn wait_for_replicas_that_ends_with_the_primary_passes() {
     server.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
     let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
     assert_eq!(seen.holders.len(), 1, "it was not granted");
+}
+
+/// The release of a grant that too few replicas have may still arrive, and would end a later grant of the same claim.
+#[tokio::test]
+async fn release_without_an_answer_is_marked() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    // It waits for the replica for a third of it.
+    let url = format!("{}?replicas=1&timeout=9s", server.url_at(proxy.addr()));
+    let backend: Arc<dyn Backend> = Arc::new(connect(&url).await);
+    for _ in 0..10 {
+        let claim = claim_of("job", Share::MUTEX, Duration::from_secs(120));
+        let asking = {
+            let (backend, claim) = (backend.clone(), claim.clone());
+            tokio::spawn(async move { backend.contend(&claim, &no_patience()).await.unwrap_err() })
+        };
+        let begun = Instant::now();
+        while server.info_field("blocked_clients").await.unwrap().as_deref() != Some("1")
+            && !asking.is_finished()
+        {
+            assert!(begun.elapsed() < LIMIT, "nothing waits for a replica");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        proxy.hold(Way::ToServer);
+        let failure = asking.await.unwrap();
+        proxy.heal().unwrap();
+        // A machine that is late holds up nothing of it.
+        if failure.effect == Effect::None {
+            println!("the release was not held up: {failure}");
+            continue;
+        }
+        assert!(failure.detail().contains("0 of 1 replicas"), "{failure}");
+        assert!(failure.is_release_unanswered() && failure.is_transient(), "{failure:?}");
+        return;
+    }
+    panic!("ten releases were not held up");
 }
 
 /// A client finds its own write at the primary, which a replica may still lack.
