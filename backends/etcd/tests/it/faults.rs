@@ -664,3 +664,53 @@ async fn grants_count_from_before_their_requests() {
     let received = move || proxy.bytes(Way::ToClient);
     leasehold_conformance::faults::grants_count_from_before_their_requests([here, there], received).await;
 }
+
+/// A try that no look keeps up with joins the queue for a moment. It takes nothing there past a claim that excludes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_is_overtaken_again_and_again_is_refused_behind_a_writer() {
+    const LOOKS: u64 = 4;
+    let Some(server) = EtcdCluster::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr(0)).await.unwrap();
+    let other = connect(&server.url()).await;
+    let tries = connect(&format!("{}/?servers=given&timeout=60s", server.url_at(&[proxy.addr()]))).await;
+    // Its lease is there before its requests are slow.
+    let warm = claim_of("warm", Share::READER, LONG);
+    try_take(&tries, &warm).await.unwrap();
+    freed(&tries, &warm).await;
+    for round in 0..10 {
+        let of = |share| claim_of(&format!("doc/{round}"), share, LONG);
+        proxy.delay(Way::ToServer, Duration::from_millis(400));
+        let before = proxy.round_trips();
+        let (reader, writer) = (of(Share::READER), of(Share::WRITER));
+        let trying = {
+            let (tries, reader) = (tries.clone(), reader.clone());
+            tokio::spawn(async move { try_take(&tries, &reader).await })
+        };
+        // Each of its looks finds a reader that has come since the one before.
+        let mut last = of(Share::READER);
+        try_take(&other, &last).await.unwrap();
+        while proxy.round_trips() < before + LOOKS && !trying.is_finished() {
+            let next = of(Share::READER);
+            try_take(&other, &next).await.unwrap();
+            freed(&other, &std::mem::replace(&mut last, next)).await;
+        }
+        let waits = waiting(&other, &writer, LONG);
+        let granted = trying.await.unwrap();
+        let looks = proxy.round_trips() - before;
+        proxy.heal().unwrap();
+        freed(&other, &last).await;
+        if granted.is_some() {
+            freed(&tries, &reader).await;
+        }
+        let (first, _) = waits.await.unwrap().unwrap();
+        freed(&other, &writer).await;
+        match granted {
+            Some(grant) => assert!(grant.fence < first.fence, "{grant:?} has passed the writer of {first:?}"),
+            // It has joined the queue, and has left it.
+            None if looks > LOOKS + 1 => return,
+            None => {}
+        }
+        println!("{looks} looks found no writer ahead, or found it too early");
+    }
+    panic!("ten tries did not come that far");
+}
