@@ -441,6 +441,21 @@ mod tests {
         assert_eq!(begun(), before + 1);
     }
 
+    /// A fence is on the disk before it is granted. A lock need not be: it does not outlive the machine.
+    #[test]
+    fn commits_of_fences_are_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locks.db");
+        let config = SqliteConfig::parse(&format!("sqlite:{}", path.display())).unwrap();
+        let Database { durable, locks, .. } = open(&config).unwrap();
+        let level = |connection: &Connection| -> i64 {
+            connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
+        };
+        const NORMAL: i64 = 1;
+        const FULL: i64 = 2;
+        assert_eq!((level(&durable), level(&locks)), (FULL, NORMAL));
+    }
+
     #[test]
     fn failures_that_pass_while_a_database_is_opened_are_recognized() {
         let config = SqliteConfig::parse("sqlite:/locks.db").unwrap();
