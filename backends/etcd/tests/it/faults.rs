@@ -667,7 +667,7 @@ async fn grants_count_from_before_their_requests() {
 
 /// A try that no look keeps up with joins the queue for a moment. It takes nothing there past a claim that excludes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_try_that_is_overtaken_again_and_again_is_refused_behind_a_writer() {
+async fn a_try_that_is_always_overtaken_is_refused_behind_a_writer() {
     const LOOKS: u64 = 4;
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();

@@ -55,8 +55,8 @@ struct Ending {
     is_left: bool,
 }
 
-/// Whether a client that closes its last stream knows that this server ends, and the lock with it. That end would wait
-/// for the delay.
+/// The knowledge of a client that closes its last stream: the end of this server, which ends the lock, is announced or
+/// not. That end would wait for the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerEnd {
     Announced,
