@@ -59,7 +59,7 @@ pub enum Stage {
     Info,
 }
 
-/// The operation that an event is about. `Renew`, `Lost` and all after them may come without an invocation.
+/// The operation that an event is about. `Renew`, `Restate`, `Lost` and all after them may come without an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -68,6 +68,9 @@ pub enum Operation {
     Acquire,
     /// The lease was extended, with its new `valid_until`.
     Renew,
+    /// The end of the validity is stated anew, because the clock of the process was changed: `owner`, `fence`,
+    /// `valid_until`. The store has answered nothing.
+    Restate,
     /// The lock is released. `owner`, `fence`.
     Release,
     /// The holder was notified of the loss, or saw it by the clock. `owner`, `fence`, `valid_until`.
@@ -249,6 +252,7 @@ impl Operation {
         match self {
             Operation::Acquire => "acquire",
             Operation::Renew => "renew",
+            Operation::Restate => "restate",
             Operation::Release => "release",
             Operation::Lost => "lost",
             Operation::Read => "read",

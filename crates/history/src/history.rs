@@ -178,7 +178,7 @@ impl Rules {
                 }
                 Ok(())
             }
-            _ if matches!(event.operation, Operation::Renew | Operation::Lost) => Ok(()),
+            _ if matches!(event.operation, Operation::Renew | Operation::Restate | Operation::Lost) => Ok(()),
             _ => Err(format!("process {process} completes {word}, which it has not begun")),
         }
     }

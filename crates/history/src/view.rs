@@ -49,7 +49,8 @@ pub(crate) struct GrantLife<'h> {
     pub(crate) mode: Mode,
     pub(crate) asked: &'h Event,
     pub(crate) got: &'h Event,
-    pub(crate) renewals: Vec<&'h Event>,
+    /// Renewals, and what the process said of the end of the validity when its clock was changed.
+    pub(crate) statements: Vec<&'h Event>,
     pub(crate) lost: Option<&'h Event>,
     /// The release that ended it, or tried to.
     pub(crate) release: Option<Call<'h>>,
@@ -206,11 +207,24 @@ impl<'h> View<'h> {
 }
 
 impl<'h> GrantLife<'h> {
-    /// Returns the last end of the validity that was confirmed, with the event that says it.
+    /// Returns the renewals that the store confirmed.
+    pub(crate) fn renewals(&self) -> impl Iterator<Item = &'h Event> {
+        let is_one = |event: &&Event| event.operation == Operation::Renew && event.stage == Stage::Ok;
+        self.statements.iter().copied().filter(is_one)
+    }
+
+    /// Returns the last end of the validity that was confirmed, or stated anew since, with the event that says it.
     pub(crate) fn valid_until(&self) -> Option<(&'h Event, u64)> {
-        let confirmed = self.renewals.iter().copied().filter(|event| event.stage == Stage::Ok);
-        let all = std::iter::once(self.got).chain(confirmed);
-        all.filter_map(|event| Some((event, event.values.valid_until?))).max_by_key(|(_, until)| *until)
+        let mut last: Option<(&Event, u64)> = None;
+        for event in std::iter::once(self.got).chain(self.statements.iter().copied()) {
+            let Some(until) = event.values.valid_until.filter(|_| event.stage == Stage::Ok) else { continue };
+            // An answer that comes late does not take back what a later request was granted.
+            let is_later = last.is_none_or(|(_, before)| until >= before);
+            if is_later || event.operation == Operation::Restate {
+                last = Some((event, until));
+            }
+        }
+        last
     }
 
     pub(crate) fn name(&self) -> String {
@@ -282,9 +296,9 @@ impl<'h> Gathering<'h> {
                         gathering.granted(process, key, call.invoke, event);
                     }
                 }
-                (Operation::Renew, Stage::Ok | Stage::Fail | Stage::Info) => {
+                (Operation::Renew | Operation::Restate, Stage::Ok | Stage::Fail | Stage::Info) => {
                     if let Some(grant) = gathering.find(process, key, event) {
-                        grant.renewals.push(event);
+                        grant.statements.push(event);
                     }
                 }
                 (Operation::Lost, _) => {
@@ -321,14 +335,14 @@ impl<'h> Gathering<'h> {
         }
         let mode = got.values.mode.or(asked.values.mode).unwrap_or(Mode::Exclusive);
         let place = self.grants.len();
-        let (renewals, lost, release) = (Vec::new(), None, None);
+        let (statements, lost, release) = (Vec::new(), None, None);
         self.grants.push(GrantLife {
             key,
             process,
             mode,
             asked,
             got,
-            renewals,
+            statements,
             lost,
             release,
             from: 0,

@@ -4,8 +4,8 @@
 //! first one. One that continues beside the second has a client, or a store, that does not notice the loss. The fault
 //! that made the store forget explains nothing of that.
 
-use crate::check::losses::StoreClaims;
-use crate::event::{Event, Operation, Stage};
+use crate::check::losses::{StoreClaims, added};
+use crate::event::Event;
 use crate::view::{GrantLife, Stamps, View};
 
 /// Returns a renewal of the first of two holders that was asked for when the second one knew of its grant, and that no
@@ -23,22 +23,19 @@ pub(super) fn renewed_beside<'h>(
         return None;
     }
     let calm = end_of_faults(view, second_known);
-    let is_unexplained = |event: &&&Event| {
+    let is_unexplained = |event: &&Event| {
         let is_meanwhile = requested_at(view, first, event).is_some_and(|at| at > calm && at < second.until);
         let mut faults = view.faults_in(calm.saturating_add(1), view.times.at(event));
-        event.stage == Stage::Ok && is_meanwhile && !faults.any(|fault| fault.is_outside_of_processes())
+        is_meanwhile && !faults.any(|fault| fault.is_outside_of_processes())
     };
-    first.renewals.iter().find(is_unexplained).copied()
+    first.renewals().find(is_unexplained)
 }
 
 /// Returns `true` if the store has renewed or released a grant after its holder knew of it.
 fn is_confirmed(view: &View<'_>, grant: &GrantLife<'_>) -> bool {
     let is_released = grant.release.is_some_and(|release| release.succeeded());
-    let is_later = |event: &&Event| {
-        let requested = requested_at(view, grant, event);
-        event.stage == Stage::Ok && requested.is_some_and(|at| at > grant.from)
-    };
-    is_released || grant.renewals.iter().copied().any(|event| is_later(&event))
+    let is_later = |event: &Event| requested_at(view, grant, event).is_some_and(|at| at > grant.from);
+    is_released || grant.renewals().any(is_later)
 }
 
 /// Returns when the faults that are at work at a time are over, with those that begin before their end.
@@ -54,18 +51,13 @@ fn end_of_faults(view: &View<'_>, at: u64) -> u64 {
     }
 }
 
-/// Returns a time before which a renewal was not asked for: the validity counts from the request.
+/// Returns a time before which a renewal was not asked for: the validity counts from the request. By a slow clock it ends
+/// later, and the renewal was confirmed by then.
 fn requested_at(view: &View<'_>, grant: &GrantLife<'_>, renewal: &Event) -> Option<u64> {
     if view.times.stamps == Stamps::Recorder {
         return None;
     }
     let given = grant.asked.values.ttl?.saturating_add(added(view, grant));
-    Some(view.times.shift(renewal, renewal.values.valid_until?.saturating_sub(given)))
-}
-
-/// Returns the time that the store adds to the ttl that was asked for, as the description of the recording says.
-fn added(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
-    let described = view.events.first().filter(|event| event.operation == Operation::Plan);
-    let given = described.and_then(|plan| plan.values.ttl).unwrap_or(0);
-    given.saturating_sub(grant.asked.values.ttl.unwrap_or(given))
+    let counted = view.times.shift(renewal, renewal.values.valid_until?.saturating_sub(given));
+    Some(counted.min(view.times.at(renewal)))
 }

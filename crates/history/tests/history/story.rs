@@ -71,6 +71,13 @@ impl Story {
         self.event(millis, process, Stage::Invoke, Operation::Acquire, values)
     }
 
+    /// Asks for a lease of this length.
+    pub(crate) fn ask_with(self, millis: u64, process: u64, ttl: u64) -> Story {
+        let mut values = Values::default();
+        (values.mode, values.ttl) = (self.mode, Some(ms(ttl)));
+        self.event(millis, process, Stage::Invoke, Operation::Acquire, values)
+    }
+
     pub(crate) fn ask_for(self, millis: u64, process: u64, limit: u64) -> Story {
         let mut values = Values::default();
         (values.mode, values.limit) = (self.mode, Some(ms(limit)));
@@ -128,6 +135,13 @@ impl Story {
         let mut values = values(owner, 0);
         values.valid_until = Some(ms(until));
         self.event(millis, process, stage, Operation::Renew, values)
+    }
+
+    /// The clock of the process was changed, so that the validity ends at another time.
+    pub(crate) fn restated(self, millis: u64, process: u64, owner: &str, until: u64) -> Story {
+        let mut values = values(owner, 0);
+        values.valid_until = Some(ms(until));
+        self.event(millis, process, Stage::Ok, Operation::Restate, values)
     }
 
     pub(crate) fn lost(self, millis: u64, process: u64, owner: &str, cause: &str) -> Story {
