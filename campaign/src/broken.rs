@@ -92,12 +92,12 @@ pub fn work(name: &str) -> ExitCode {
         return ExitCode::from(2);
     };
     let _ = DEFECT.set(defect);
-    worker::run_with(|url| {
+    worker::run_with(|url, builder| {
         Box::pin(async move {
             let defect = DEFECT.get().copied().unwrap_or(Defect::None);
             let is_shut = defect == Defect::StaysShut && was_killed_before(url);
             let client = Client::open(if is_shut { "nothing:" } else { url }).await?;
-            Client::builder().over(Arc::new(Broken {
+            builder.over(Arc::new(Broken {
                 inner: client.backend().clone(),
                 defect,
                 waiting: Mutex::default(),

@@ -6,11 +6,18 @@
 //! before the question plus the time that is left. That is too early by as long as the question took, and never too
 //! late, so a checker finds no overlap that was none. If the machine was suspended, the two clocks have moved apart,
 //! which [`Offset`] notices; such a recording cannot be judged by its times.
+//!
+//! A worker may measure its leases by a clock of its own, [`WorkerClock`], which the rig lets run apart from the
+//! machine's. The end of a validity is one of that clock then, and is translated whenever it is recorded.
 
 use std::time::Duration;
 
-use leasehold::Guard;
+use leasehold::{Clock, Guard};
 use rustix::time::{ClockId, clock_gettime};
+
+mod own;
+
+pub(crate) use own::{Change, WorkerClock};
 
 /// Returns the time of the monotonic clock in nanoseconds.
 pub(crate) fn now() -> u64 {
@@ -28,7 +35,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The validity of a guard, by the monotonic clock.
+/// The validity of a guard, by the clock of its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValidityEnd {
     /// A session keeps the lock alive.
@@ -50,10 +57,10 @@ impl ValidityEnd {
 }
 
 /// Returns the validity of a guard.
-pub(crate) fn validity(guard: &Guard) -> ValidityEnd {
+pub(crate) fn validity(guard: &Guard, clock: &WorkerClock) -> ValidityEnd {
     let mut stated = ValidityEnd::Over;
     for _ in 0..TRIES {
-        let before = now();
+        let (begun, before) = (now(), clock.now().as_nanos());
         let left = guard.remaining();
         stated = match left {
             Duration::MAX => return ValidityEnd::Session,
@@ -62,7 +69,7 @@ pub(crate) fn validity(guard: &Guard) -> ValidityEnd {
             left => ValidityEnd::Until(before.saturating_add(nanos(left))),
         };
         // A process that was stopped in between would state a time that is far too early.
-        if now().saturating_sub(before) < nanos(CLOSE) {
+        if now().saturating_sub(begun) < nanos(CLOSE) {
             break;
         }
     }
@@ -107,13 +114,14 @@ mod tests {
         let ttl = Duration::from_secs(30);
         let before = now();
         let guard = locks.mutex("job").ttl(ttl).lock().await.unwrap();
-        let until = validity(&guard).end().unwrap();
+        let clock = WorkerClock::default();
+        let until = validity(&guard, &clock).end().unwrap();
         assert!(until <= now() + nanos(ttl), "a validity longer than the ttl");
         assert!(until > before + nanos(ttl) / 2, "more than half of the ttl is gone");
         guard.release().await.unwrap();
         let short = locks.mutex("other").max_hold(Duration::from_millis(1)).lock().await.unwrap();
         short.lost().await;
-        assert_eq!(validity(&short), ValidityEnd::Over, "the end is not the time of the question");
+        assert_eq!(validity(&short, &clock), ValidityEnd::Over, "the end is not the time of the question");
     }
 
     #[test]

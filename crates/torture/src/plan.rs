@@ -47,6 +47,9 @@ pub struct Plan {
     /// `true` if those that wait for the loss of a lock are never told of it. This is for tests that show that it is
     /// noticed.
     pub deaf: bool,
+    /// `true` if each worker measures its leases by a clock of its own, which [`Rig::change_clock`](crate::Rig::change_clock)
+    /// lets run apart from the machine's. Its timers stay those of the machine.
+    pub own_clocks: bool,
     /// The program of a worker.
     #[serde(skip)]
     pub program: Program,
@@ -166,6 +169,7 @@ impl Plan {
             seed: 0,
             fenced: true,
             deaf: false,
+            own_clocks: false,
             program: Program::default(),
             wrappers: Vec::new(),
             variables: Vec::new(),

@@ -7,7 +7,7 @@ use leasehold::Client;
 use leasehold_history::{Event, History, Operation, Stage, Values};
 use tempfile::TempDir;
 
-use crate::clock::{Offset, nanos};
+use crate::clock::{Change, Offset, nanos};
 use crate::error::RigError;
 use crate::plan::Plan;
 use crate::recorder::{Progress, Recorder};
@@ -198,6 +198,21 @@ impl Rig {
         let (_, start) = self.assigned(worker, true);
         self.workers[worker] = self.spawner.spawn(start, self.recorder.clone())?;
         Ok(())
+    }
+
+    /// Changes the clock by which a worker measures its leases, and returns when that is done: it jumps forward, and runs
+    /// at this rate of the machine's clock from then on. This is no fault by itself: see [`Rig::note_fault`].
+    ///
+    /// # Errors
+    /// If the plan gives workers no clocks of their own, if no clock can run like that, or if there is no such worker, or
+    /// one that does not run.
+    pub fn change_clock(&mut self, worker: usize, jump: Duration, rate: f64) -> Result<(), RigError> {
+        let change = Change { rate, jump };
+        if !self.plan.own_clocks || !change.is_possible() {
+            let what = "a clock is changed if the plan has clocks of their own, at a rate from 0.01 to 100";
+            return Err(RigError::Plan(what.to_owned()));
+        }
+        self.worker(worker)?.change_clock(change)
     }
 
     fn worker(&mut self, worker: usize) -> Result<&mut Worker, RigError> {

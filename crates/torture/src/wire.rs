@@ -1,7 +1,7 @@
 //! The messages between the rig and a worker, one JSON object a line.
 //!
-//! The rig writes one [`Assignment`] to the worker's standard input and closes it when the worker has to end, so a
-//! worker also ends if its rig is killed. The worker answers on its standard output.
+//! The rig writes one [`Assignment`] to the worker's standard input, then each [`Change`] of its clock, and closes it when
+//! the worker has to end, so a worker also ends if its rig is killed. The worker answers on its standard output.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold_history::Event;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Change;
 use crate::plan::Plan;
 
 /// The orders of one worker.
@@ -35,6 +36,8 @@ pub(crate) enum Message {
     Ready(Facts),
     /// The store cannot be opened.
     Failed(String),
+    /// The clock was changed.
+    Changed(Change),
     /// Something happened. The event has no index and no time of receipt yet.
     Event(Box<Event>),
 }

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::Client;
+use leasehold::{Client, ClientBuilder};
 use leasehold_history::Event;
 use tokio::sync::watch;
 
-use crate::clock::now;
+use crate::clock::{Change, WorkerClock, now};
 use crate::plan::{LockKind, Plan};
 use crate::wire::{Assignment, Facts, Message};
 
@@ -24,11 +24,14 @@ mod task;
 /// A program that starts a [`Rig`](crate::Rig) calls this if it is started with the arguments of
 /// [`Program`](crate::Program), before it has threads and a runtime of its own.
 pub fn run() -> ExitCode {
-    run_with(|url| Box::pin(Client::open(url)))
+    run_with(|url, builder| Box::pin(builder.open(url)))
 }
 
-/// A function that opens the store of a worker by its URL.
-pub type Opener = for<'a> fn(&'a str) -> Pin<Box<dyn Future<Output = leasehold::Result<Client>> + Send + 'a>>;
+/// A function that opens the store of a worker by its URL, for a client of this builder.
+pub type Opener = for<'a> fn(
+    &'a str,
+    ClientBuilder,
+) -> Pin<Box<dyn Future<Output = leasehold::Result<Client>> + Send + 'a>>;
 
 /// Runs a worker as [`run`] does, over clients that `opener` makes: a test of the checker opens such that are
 /// broken on purpose.
@@ -64,24 +67,42 @@ fn work(opener: Opener) -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let assignment: Assignment = serde_json::from_str(&line)?;
+    let clock = Arc::<WorkerClock>::default();
     let (over, until) = watch::channel(false);
+    let own = clock.clone();
     std::thread::Builder::new().name("orders".into()).spawn(move || {
-        // Nothing else is said: the end of the stream is the order to end.
-        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        // The end of the stream is the order to end, and so is what cannot be read or answered.
+        let _ = follow(io::stdin().lock(), &own);
         let _ = over.send(true);
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worked = runtime.block_on(serve(Arc::new(assignment), until, opener));
+    let worked = runtime.block_on(serve(Arc::new(assignment), clock, until, opener));
     runtime.shutdown_background();
     worked
 }
 
-async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>, opener: Opener) -> io::Result<()> {
-    let Some(client) = open(&assignment, until.clone(), opener).await? else { return Ok(()) };
+/// Changes the clock as the rig says, and tells it when that was done.
+fn follow(orders: impl BufRead, clock: &WorkerClock) -> io::Result<()> {
+    for line in orders.lines() {
+        let change: Change = serde_json::from_str(&line?)?;
+        clock.change(change);
+        send(&Message::Changed(change))?;
+    }
+    Ok(())
+}
+
+async fn serve(
+    assignment: Arc<Assignment>,
+    clock: Arc<WorkerClock>,
+    until: watch::Receiver<bool>,
+    opener: Opener,
+) -> io::Result<()> {
+    let Some(client) = open(&assignment, &clock, until.clone(), opener).await? else { return Ok(()) };
     send(&Message::Ready(facts(&client, &assignment.plan)))?;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..assignment.plan.all_tasks() {
-        tasks.spawn(task::run(client.clone(), assignment.clone(), number as u64, until.clone()));
+        let (client, clock) = (client.clone(), clock.clone());
+        tasks.spawn(task::run(client, clock, assignment.clone(), number as u64, until.clone()));
     }
     while let Some(done) = tasks.join_next().await {
         done.map_err(io::Error::other)??;
@@ -93,11 +114,16 @@ async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>, opener
 /// Opens the store; `None` if the worker has to end before it could.
 async fn open(
     assignment: &Assignment,
+    clock: &Arc<WorkerClock>,
     mut until: watch::Receiver<bool>,
     opener: Opener,
 ) -> io::Result<Option<Client>> {
     loop {
-        let error = match opener(assignment.plan.url_of(assignment.worker)).await {
+        let builder = match assignment.plan.own_clocks {
+            true => Client::builder().clock(clock.clone()),
+            false => Client::builder(),
+        };
+        let error = match opener(assignment.plan.url_of(assignment.worker), builder).await {
             Ok(client) => return Ok(Some(client)),
             Err(error) => error,
         };

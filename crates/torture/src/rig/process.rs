@@ -15,7 +15,7 @@ use leasehold_history::Stage;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
-use crate::clock::now;
+use crate::clock::{Change, now};
 use crate::error::RigError;
 use crate::recorder::{Recorder, Spawn};
 use crate::wire::{Assignment, Message};
@@ -36,6 +36,8 @@ pub(super) struct Worker {
     orders: Option<ChildStdin>,
     is_paused: bool,
     was_asked: bool,
+    /// The changes of its clock, when they are done.
+    changed: Receiver<Change>,
     /// The time at which the pipe of its events ended, when it has.
     over: Receiver<u64>,
     ended_at: Option<u64>,
@@ -96,18 +98,31 @@ impl Spawner {
         }
         let (ready, is_ready) = oneshot::channel();
         let (ended, over) = channel();
+        let (done, changed) = channel();
         if let Some(stdout) = child.stdout.take() {
             let (words, is_patient) = (words.clone(), assignment.is_patient);
             std::thread::Builder::new().name("events".into()).spawn(move || {
                 let retried = is_patient.then_some(&*words);
-                read(BufReader::new(stdout), spawn, &recorder, ready, retried);
+                read(BufReader::new(stdout), spawn, &recorder, (ready, done), retried);
                 let _ = ended.send(now());
             })?;
         }
         let process = Some(child);
         let (is_paused, was_asked, ended_at) = (false, false, None);
         let starting = Some((Instant::now(), is_ready));
-        Ok(Worker { number, spawn, process, orders, is_paused, was_asked, over, ended_at, words, starting })
+        Ok(Worker {
+            number,
+            spawn,
+            process,
+            orders,
+            is_paused,
+            was_asked,
+            changed,
+            over,
+            ended_at,
+            words,
+            starting,
+        })
     }
 }
 
@@ -136,7 +151,7 @@ fn read(
     lines: impl BufRead,
     spawn: Spawn,
     recorder: &Recorder,
-    ready: oneshot::Sender<Result<(), String>>,
+    (ready, changed): (oneshot::Sender<Result<(), String>>, Sender<Change>),
     retried: Option<&Mutex<Vec<String>>>,
 ) {
     let mut ready = Some(ready);
@@ -146,6 +161,10 @@ fn read(
         let answer = match message {
             Message::Event(event) => {
                 recorder.reported(spawn, *event);
+                continue;
+            }
+            Message::Changed(change) => {
+                let _ = changed.send(change);
                 continue;
             }
             Message::Ready(_) => Ok(()),
@@ -253,6 +272,19 @@ impl Worker {
         }
     }
 
+    /// Changes the clock of the worker, and returns when it has done that.
+    pub(super) fn change_clock(&mut self, change: Change) -> Result<(), RigError> {
+        let failed = |what: String| RigError::Worker { worker: self.number, what };
+        let Some(orders) = &mut self.orders else { return Err(failed("is not running".to_owned())) };
+        let mut line = serde_json::to_vec(&change).map_err(|error| failed(error.to_string()))?;
+        line.push(b'\n');
+        orders.write_all(&line).map_err(|error| failed(format!("takes no order: {error}")))?;
+        match self.changed.recv_timeout(TO_CHANGE) {
+            Ok(done) if done == change => Ok(()),
+            _ => Err(failed("does not change its clock".to_owned())),
+        }
+    }
+
     pub(super) fn kill(&mut self, recorder: &Recorder) -> Result<(), RigError> {
         self.notice_end(recorder);
         let Some(mut process) = self.process.take() else {
@@ -339,4 +371,6 @@ pub(crate) const HUNG: &str = "no end of";
 pub(crate) const UNSTARTED: &str = "no start of";
 const TO_OPEN: Duration = Duration::from_secs(30);
 const LAST_WORDS: usize = 5;
+/// Longer than a worker on a busy machine needs to read a line.
+const TO_CHANGE: Duration = Duration::from_secs(30);
 const TO_READ: Duration = Duration::from_secs(10);

@@ -11,26 +11,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use leasehold::{Client, ErrorKind, Guard, Owner};
-use leasehold_history::{CANCELLED, Event, FenceValue, Mode, Operation, Stage, Values};
+use leasehold::{Client, Guard, Owner};
+use leasehold_history::{CANCELLED, Event, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
-use crate::clock::{ValidityEnd, now, validity};
+use crate::clock::WorkerClock;
 use crate::plan::{Dense, LockKind, LockPlan, Plan};
 use crate::recorder::BUSY;
 use crate::register::{Answer, RegisterClient, Request};
 use crate::wire::Assignment;
 use crate::worker::send_event;
 
+mod held;
 mod reentry;
 mod request;
 
+use held::HeldLock;
 use request::{Asked, Wanted, acquire};
 
 /// Runs the task until the worker has to end.
 pub(super) async fn run(
     client: Client,
+    clock: Arc<WorkerClock>,
     assignment: Arc<Assignment>,
     number: u64,
     mut until: watch::Receiver<bool>,
@@ -41,7 +43,7 @@ pub(super) async fn run(
     let step = plan.all_tasks() as u64;
     let [hearing, reentry] = [HEARING, REENTRY].map(|salt| Rng::with_seed(mixed(seed, salt)));
     let rng = Rng::with_seed(seed);
-    let mut task = Task { client, registers, rng, hearing, reentry, process: number, step };
+    let mut task = Task { client, clock, registers, rng, hearing, reentry, process: number, step };
     let pace = Pace::of(plan, number as usize);
     while !*until.borrow() {
         let begun = tokio::time::Instant::now();
@@ -110,6 +112,8 @@ impl Pace {
 
 struct Task {
     client: Client,
+    /// The clock by which the client measures its leases.
+    clock: Arc<WorkerClock>,
     registers: RegisterClient,
     rng: Rng,
     /// Decides which holders learn of a loss only by being told.
@@ -119,23 +123,6 @@ struct Task {
     /// The number of the logical process, which is a new one after an unknown outcome.
     process: u64,
     step: u64,
-}
-
-/// A grant, and what was reported of it last.
-struct HeldLock<'t> {
-    guard: Arc<Guard>,
-    /// Ends with the loss, where the holder learns of it by being told and never looks. A task of its own: a wait beside
-    /// others would look at the clock whenever one of those is ready.
-    told: Option<JoinHandle<()>>,
-    key: String,
-    owner: String,
-    fence: Option<FenceValue>,
-    until: Option<u64>,
-    /// The logical process that holds it.
-    process: u64,
-    lost: bool,
-    ttl: Duration,
-    pace: &'t Pace,
 }
 
 impl Task {
@@ -159,13 +146,13 @@ impl Task {
             Asked::Granted(guard) => guard,
             other => return self.not_granted(&key, other).map(|stage| stage.is_none()),
         };
-        let mut held = HeldLock::of(guard, key, self.process, ttl, pace);
+        let mut held = HeldLock::of(guard, (key, self.process), ttl, pace, self.clock.clone());
         // One that acquires again what it holds has to look whether it still does.
         if (self.hearing.bool() || pace.is_deaf) && owner.is_none() {
             held.listen();
         }
         let mut values = held.values();
-        (values.mode, values.valid_until) = (Some(mode), held.until);
+        (values.mode, values.valid_until) = (Some(mode), held.end());
         values.count = owner.is_some().then_some(1);
         self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
         self.hold(&mut held, is_writer).await?;
@@ -311,144 +298,6 @@ impl Task {
     }
 }
 
-impl<'t> HeldLock<'t> {
-    fn of(guard: Guard, key: String, process: u64, ttl: Duration, pace: &'t Pace) -> HeldLock<'t> {
-        let fence = guard.fence().map(|fence| FenceValue::new(fence.epoch, fence.seq, fence.sub));
-        // A hand-off inside of the process continues the claim of the one before.
-        let sub = fence.map_or(0, |fence| fence.sub);
-        let owner = format!("{}.{sub}", guard.tag());
-        let until = match validity(&guard) {
-            // Everything that is reported of it later is after its end.
-            ValidityEnd::Over => Some(now()),
-            known => known.end(),
-        };
-        let guard = Arc::new(guard);
-        HeldLock { guard, told: None, key, owner, fence, until, process, lost: false, ttl, pace }
-    }
-
-    /// Learns of a loss only by being told from now on.
-    fn listen(&mut self) {
-        let (guard, is_deaf) = (self.guard.clone(), self.pace.is_deaf);
-        self.told = Some(tokio::spawn(async move {
-            if is_deaf {
-                std::future::pending::<()>().await;
-            }
-            guard.lost().await;
-        }));
-    }
-
-    /// Returns when the lock is lost.
-    async fn loss(&mut self) -> io::Result<()> {
-        match &mut self.told {
-            // A panic ends the process before this.
-            Some(told) => told.await.map_err(io::Error::other),
-            None => {
-                self.guard.lost().await;
-                Ok(())
-            }
-        }
-    }
-
-    /// Waits until a holder that never looks is told of the end of its validity, if that has come. If nobody tells it,
-    /// its release is late enough for a checker to see.
-    async fn hear_of_the_end(&mut self) -> io::Result<()> {
-        if self.told.is_none() || self.lost || validity(&self.guard) != ValidityEnd::Over {
-            return Ok(());
-        }
-        if let Ok(lost) = tokio::time::timeout(UNHEARD, self.loss()).await {
-            lost?;
-            self.notice()?;
-        }
-        Ok(())
-    }
-
-    fn values(&self) -> Values {
-        let mut values = Values::default();
-        (values.owner, values.fence) = (Some(self.owner.clone()), self.fence);
-        values
-    }
-
-    /// Waits, and reports renewals and the loss when they come.
-    async fn watch(&mut self, wait: Duration) -> io::Result<()> {
-        let end = tokio::time::Instant::now() + wait;
-        let often = (self.ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(100));
-        loop {
-            self.look()?;
-            let left = end.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            if self.lost {
-                // It continues all the same: only the fence protects against such a holder.
-                tokio::time::sleep(left).await;
-                return Ok(());
-            }
-            tokio::select! {
-                lost = self.loss() => {
-                    lost?;
-                    self.notice()?;
-                }
-                () = tokio::time::sleep(left.min(often)) => {}
-            }
-        }
-    }
-
-    /// Waits for an answer, and reports the loss when it comes: the history has the time at which the holder knew.
-    async fn noticing<T>(&mut self, answer: impl Future<Output = T>) -> io::Result<T> {
-        let mut answer = pin!(answer);
-        loop {
-            tokio::select! {
-                biased;
-                lost = self.loss(), if !self.lost => {
-                    lost?;
-                    self.notice()?;
-                }
-                answer = &mut answer => return Ok(answer),
-            }
-        }
-    }
-
-    /// Reports what has changed since the last look.
-    fn look(&mut self) -> io::Result<()> {
-        self.notice()?;
-        if self.lost {
-            return Ok(());
-        }
-        let until = validity(&self.guard).end();
-        let has_risen = until.zip(self.until).is_some_and(|(now, before)| now > before + RENEWED);
-        if has_risen {
-            self.until = until;
-            let mut values = self.values();
-            values.valid_until = until;
-            send_event(self.event(Stage::Ok, Operation::Renew).with(values))?;
-        }
-        Ok(())
-    }
-
-    /// Reports the loss, once. A holder that never looks reports it when it was told.
-    fn notice(&mut self) -> io::Result<()> {
-        if self.told.as_ref().is_some_and(|told| !told.is_finished()) {
-            return Ok(());
-        }
-        let Err(error) = self.guard.check() else { return Ok(()) };
-        if self.lost {
-            return Ok(());
-        }
-        self.lost = true;
-        let cause = match error.kind() {
-            ErrorKind::Lost(cause) => cause.to_string(),
-            _ => error.to_string(),
-        };
-        let mut values = self.values();
-        values.valid_until = self.until;
-        send_event(self.event(Stage::Ok, Operation::Lost).with(values).because(cause))
-    }
-
-    fn event(&self, stage: Stage, operation: Operation) -> Event {
-        Event::new(stage, operation).by(self.process).on(self.key.clone())
-    }
-}
-
 /// Mixes a number into a seed (SplitMix64, Steele, Lea and Flood 2014).
 fn mixed(seed: u64, more: u64) -> u64 {
     let mut z = seed.wrapping_add(more).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -462,31 +311,7 @@ const HEARING: u64 = 0x6865_6172_696e_6721;
 const REENTRY: u64 = 0x7265_656e_7472_7921;
 /// One of so many holders of a whole lock acquires it again.
 const REENTERS: u8 = 16;
-/// Longer than any loss may be seen late.
-const UNHEARD: Duration = Duration::from_secs(3);
-/// A validity that rose by less than a millisecond was only read again.
-const RENEWED: u64 = 1_000_000;
 /// One of so many holds is longer.
 const LONG_HOLDS: u8 = 128;
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn loss_during_a_request_is_reported_before_its_answer() {
-        let plan = Plan::new("mem:".to_owned());
-        let pace = Pace::of(&plan, 0);
-        let client = Client::open(&plan.url).await.unwrap();
-        let holding = client.mutex("job").max_hold(Duration::from_millis(20)).lock().await;
-        let mut held = HeldLock::of(holding.unwrap(), "job".to_owned(), 0, plan.ttl, &pace);
-        let (sender, lost) = tokio::sync::oneshot::channel();
-        // The holder knows before anyone else is granted the lock.
-        let next = tokio::spawn(async move { sender.send(client.mutex("job").lock().await.is_ok()) });
-        assert!(held.noticing(lost).await.unwrap().unwrap());
-        assert!(held.lost);
-        next.await.unwrap().unwrap();
-    }
-}

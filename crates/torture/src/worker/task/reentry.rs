@@ -37,10 +37,11 @@ impl Task {
                     _ => break,
                 },
             };
-            let again = HeldLock::of(guard, held.key.clone(), self.process, held.ttl, held.pace);
+            let of = (held.key.clone(), self.process);
+            let again = HeldLock::of(guard, of, held.ttl, held.pace, self.clock.clone());
             let is_same = again.owner == held.owner && again.fence == held.fence;
             let mut values = again.values();
-            (values.mode, values.valid_until) = (Some(wanted.mode), again.until);
+            (values.mode, values.valid_until) = (Some(wanted.mode), again.end());
             values.count = Some(if is_same { inner.len() as u64 + 2 } else { 1 });
             self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
             inner.push(again);
