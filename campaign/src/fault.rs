@@ -98,9 +98,10 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "the client's clock runs apart or jumps",
-        "a library before half of the clients moves their real-time clock by two minutes or a day, forward and back; \
-         a suspended machine is a test of the engine over a store in memory (`engine_supervision`), and a client whose \
-         running clock has another rate is not tried",
+        "in turn, of half of the clients: a library moves the real-time clock by two minutes or a day, forward and back; \
+         the clock that measures leases runs at a quarter, half, twice or four times the rate of the machine, while timers \
+         do not; it jumps forward by half a ttl or two, as after a suspend. A machine that is suspended is a test of the \
+         engine over a store in memory (`engine_supervision`)",
     ),
     (
         "memory or disk is full",

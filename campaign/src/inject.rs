@@ -108,7 +108,7 @@ pub fn injection(fault: Fault) -> Option<Box<dyn Injection>> {
         12 => Box::new(network::LateRenewals),
         13 => Box::new(operators::LostNotification),
         14 => Box::new(surroundings::WallClock),
-        15 => Box::new(surroundings::ClientWallClock),
+        15 => Box::new(surroundings::ClientClocks::default()),
         16 => Box::new(surroundings::Full),
         17 => Box::new(operators::DeletedByHand),
         18 => Box::new(operators::EndedSession),

@@ -15,9 +15,9 @@ use std::time::Duration;
 use leasehold::Client;
 use leasehold_campaign::broken::Defect;
 use leasehold_campaign::{Cell, CellOutcome, Fault, Record, Run, Seen, Store};
-use leasehold_history::{Checker, Invariant, Verdict};
+use leasehold_history::{Checker, History, Invariant, Operation, Verdict};
 use leasehold_testkit::require;
-use leasehold_torture::{Plan, Program, Rig};
+use leasehold_torture::{Edge, Plan, Program, Rig};
 
 const TTL: Duration = Duration::from_millis(600);
 /// As many as an honest client has at least, while it is watched.
@@ -314,6 +314,78 @@ async fn cell_with_lost_data_finds_losses_that_are_ignored() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cell_with_deleted_locks_finds_releases_of_others() {
     is_found_in(Store::Sqlite, 17, &[Defect::ReleasesOthers]).await;
+}
+
+/// Records two workers of which the clock of the first one is changed, until holders have lost the lock. Returns the
+/// history.
+async fn with_a_clock_apart(jump: Duration, rate: f64) -> History {
+    let folder = leasehold_testkit::Directory::create_in_memory("mutants").unwrap();
+    let mut plan = Plan::new(format!("sqlite:{}", folder.path().join("locks.db").display()));
+    plan.locks = Plan::mutexes(1);
+    (plan.processes, plan.tasks, plan.rate, plan.cancels) = (2, 1, 0, 0);
+    (plan.ttl, plan.limit, plan.hold) = (TTL, TTL * 20, TTL * 8);
+    (plan.own_clocks, plan.program) = (true, worker_with(Defect::None));
+    let mut rig = Rig::start(plan).await.unwrap();
+    rig.note_fault("F15 round 0", Edge::Start);
+    rig.change_clock(0, jump, rate).unwrap();
+    let begun = std::time::Instant::now();
+    while rig.progress().losses < 2 {
+        assert!(begun.elapsed() < LIMIT, "no holder loses the lock");
+        tokio::time::sleep(TTL).await;
+        if !jump.is_zero() {
+            // Again and again, because the worker may not hold the lock.
+            rig.change_clock(0, jump, rate).unwrap();
+        }
+    }
+    rig.finish().await.unwrap()
+}
+
+/// Judges a history by the bounds of F15.
+fn judged_apart(history: &History) -> Verdict {
+    let mut checker = Checker::new();
+    (checker.recovery, checker.overstay, checker.lateness) =
+        (TTL * 20, Duration::from_secs(5), Duration::from_secs(5));
+    checker.handover = TTL * 20;
+    let verdict = checker.check(history);
+    println!("{:?} of {:?}", broken(&verdict), verdict.counts);
+    verdict
+}
+
+/// Returns a history whose ends of validity are wrong.
+fn with_ends(history: &History, wrong: impl Fn(u64, u64) -> u64) -> History {
+    History::new(history.events().iter().cloned().map(|mut event| {
+        event.values.valid_until = event.values.valid_until.map(|end| wrong(event.moment(), end));
+        event
+    }))
+}
+
+/// A slow client believes in its lease after the store has given the lock to another. Told by its own clock, as if that
+/// were the machine's, nobody would see it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_clock_of_a_client_is_found_by_the_time_of_the_machine() {
+    const RATE: f64 = 0.1;
+    let history = with_a_clock_apart(Duration::ZERO, RATE).await;
+    let verdict = judged_apart(&history);
+    assert_eq!(broken(&verdict), BTreeSet::from(["I4".to_owned()]), "{:#?}", verdict.violations);
+    assert!(verdict.violations.iter().all(|one| one.meanwhile.is_some()), "{:#?}", verdict.violations);
+    let is_slow = |at: u64, end: u64| end.saturating_sub(at) > TTL.as_nanos() as u64;
+    // Half of it, because the process may have been stopped between its look at the clock and the stamp.
+    let left = |at: u64, end: u64| ((end - at) as f64 * RATE / 2.0) as u64;
+    let planted = with_ends(&history, |at, end| if is_slow(at, end) { at + left(at, end) } else { end });
+    assert!(!broken(&judged_apart(&planted)).contains("I4"));
+}
+
+/// A jump ends leases early. By the ends that were stated before it, these losses would be false.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jump_of_a_clock_of_a_client_is_seen_as_an_end() {
+    let history = with_a_clock_apart(TTL * 40, 1.0).await;
+    let verdict = judged_apart(&history);
+    assert!(verdict.is_clean(), "{:#?}", verdict.violations);
+    let planted =
+        History::new(history.events().iter().filter(|one| one.operation != Operation::Restate).cloned());
+    let mut exact = Checker::new();
+    exact.lateness = Duration::from_millis(50);
+    guilty(&exact.check(&planted), Invariant::I13);
 }
 
 /// The resource's own control: without its check of fences, a paused holder overwrites what another one wrote.

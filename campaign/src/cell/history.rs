@@ -27,7 +27,7 @@ const WORKERS: usize = 4;
 
 /// Records one history, and judges it. Nothing is left running.
 pub(super) async fn findings_of(cell: &Cell, run: &Run, seed: u64) -> Findings {
-    let recording = record(cell, run, seed);
+    let recording = Box::pin(record(cell, run, seed));
     match tokio::time::timeout(run.length * 2 + AROUND, recording).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => match error.downcast_ref::<leasehold_testkit::Error>() {
@@ -88,7 +88,7 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     // Another server may be the primary by now, and nothing is hurried any more.
     rig.look_at(world.patient_url());
     let history = with_targets(rig.finish().await?, tasks, &happened.targets);
-    let verdict = checker(cell.store, run.allowance).check(&history);
+    let verdict = checker(cell.store, cell.fault, run.allowance).check(&history);
     keep(cell, run, seed, &history, &verdict)?;
     let mut gaps = gaps(&history, &verdict);
     if happened.faults == 0 {

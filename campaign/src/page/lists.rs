@@ -100,6 +100,8 @@ pub(super) fn bounds() -> String {
         "So a wait that returns a second late, or a loss that is seen a quarter of a second late, is *held* here.\n\
          - *The machine*: clients, servers, proxies and the builds of others share its two cores.\n\
          \x20 A task waits for a core, so I11 to I13 have half a second.\n\
+         - *Jumps of a clock* (F15): the engine reads the clock once a second, as its timers stand still in a suspend.\n\
+         \x20 So I11 to I13 have a second more there.\n\
          - *I6*: a wait whose limit is over asks the store a last time.\n\
          \x20 It waits two seconds for that answer if the store hangs (`LAST_ANSWER_LIMIT` of the engine).\n\
          \x20 A caller whose store hangs can see this lateness on any machine.\n\
