@@ -282,9 +282,8 @@ async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
         Defect::ForgetsReleases,
         Defect::DropsWakeUps,
         Defect::MakesUpGoneReleases,
+        Defect::StaysInQueue,
     ];
-    // Not `StaysInQueue`: F20 drops acquisitions within 20 ms, before most of them are in the queue, so that too few
-    // grants are late to be sure of it. `place_of_an_acquisition_that_was_dropped_is_found` drops them later.
     is_found_in(Store::Sqlite, 20, &defects).await;
 }
 

@@ -74,13 +74,16 @@ pub(super) struct Dropped {
     before: u64,
 }
 
-/// As long as a request takes, and a little longer.
-const DROPPED_WITHIN: Duration = Duration::from_millis(20);
+/// Longer than a lock is held. Most are dropped earlier, see [`Plan::cancelled_within`].
+const DROPPED_WITHIN: Duration = Duration::from_millis(200);
+/// The longest hold: with shorter ones hardly anybody waits for as long as a drop takes.
+const HELD: Duration = Duration::from_millis(100);
 
 #[async_trait]
 impl Injection for Dropped {
     fn shape(&self, plan: &mut Plan) {
         (plan.cancels, plan.cancelled_within) = (2, Some(DROPPED_WITHIN));
+        plan.hold = HELD;
     }
 
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {

@@ -37,7 +37,8 @@ pub struct Plan {
     pub dense: Option<Dense>,
     /// Of so many acquisitions one is dropped on its way; zero for none.
     pub cancels: u8,
-    /// The longest time after which it is dropped; a tenth of its own limit if there is none.
+    /// The longest time after which it is dropped, where half are dropped within an eighth of that: as long as a request
+    /// takes, and as long as a wait does. A tenth of its own limit if there is none.
     pub cancelled_within: Option<Duration>,
     /// The seed of everything that is drawn.
     pub seed: u64,

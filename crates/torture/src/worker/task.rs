@@ -105,8 +105,10 @@ impl Pace {
     /// Returns when an acquisition with this limit is dropped on its way, if it is.
     fn cut(&self, rng: &mut Rng, limit: Duration) -> Option<Duration> {
         let is_dropped = self.cancels > 0 && rng.u8(..self.cancels) == 0;
-        let within = self.cancelled_within.unwrap_or_else(|| limit.mul_f64(0.1));
-        is_dropped.then(|| within.mul_f64(rng.f64()))
+        is_dropped.then(|| match self.cancelled_within {
+            Some(within) => within.mul_f64(rng.f64().powi(3)),
+            None => limit.mul_f64(0.1 * rng.f64()),
+        })
     }
 }
 
@@ -315,3 +317,21 @@ const REENTERS: u8 = 16;
 const LONG_HOLDS: u8 = 128;
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acquisitions_are_dropped_on_their_way_and_in_the_queue() {
+        let mut plan = Plan::new("file:");
+        let within = Duration::from_millis(200);
+        (plan.cancels, plan.cancelled_within) = (1, Some(within));
+        let (pace, mut rng) = (Pace::of(&plan, 0), Rng::with_seed(1));
+        let cuts: Vec<Duration> = (0..1_000).filter_map(|_| pace.cut(&mut rng, plan.limit)).collect();
+        let count = |is_it: &dyn Fn(&Duration) -> bool| cuts.iter().filter(|cut| is_it(cut)).count();
+        assert_eq!((cuts.len(), count(&|cut| *cut > within)), (1_000, 0));
+        assert!(count(&|cut| *cut < within / 100) > 100, "while a request is on its way");
+        assert!(count(&|cut| *cut > within / 2) > 100, "when the lock was held for long");
+    }
+}
