@@ -181,7 +181,8 @@ async fn revocations_are_over(world: &World) {
     }
 }
 
-/// F24: each server restarts in its turn; on a cluster its slot moves, and its primary changes in order.
+/// F24: each server restarts in its turn; on a cluster its slot moves, and its primary changes in order. Of etcd, every
+/// second time, a member is removed and another one takes its place.
 pub(super) struct RollingRestart;
 
 #[async_trait]
@@ -194,7 +195,17 @@ impl Injection for RollingRestart {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
+        if let Servers::Etcd(cluster) = &mut scene.world.servers
+            && round.number.is_multiple_of(2)
+        {
+            let member = round.below(cluster.members(), 0);
+            cluster.replace(member).await?;
+            return Ok(Effect::new(
+                format!("member {member} is removed, and another one takes its place"),
+                1_u64,
+            ));
+        }
         scene.world.roll().await?;
         Ok(Effect::new("all servers restarted in turn", scene.world.nodes()))
     }

@@ -179,6 +179,49 @@ impl EtcdCluster {
         args.push("--initial-cluster-state=existing".into());
         let process = Process::spawn(&self.builder.installed()?, args, directory)?;
         self.members.push(Member { process, client, peer, metrics });
+        self.await_leader_at(number).await
+    }
+
+    /// Removes a member while it runs, and adds another one without data at its addresses, as an operator replaces a
+    /// machine. Waits until the new one knows a leader.
+    ///
+    /// # Errors
+    /// Those of [`EtcdCluster::etcdctl`] and [`EtcdBuilder::start`]; the cluster may lack the member then.
+    pub async fn replace(&mut self, number: usize) -> Result<(), Error> {
+        let listed = self.etcdctl(&["member", "list"])?;
+        let name = format!("m{number}");
+        let is_it = |line: &&str| line.split(", ").nth(2) == Some(&name);
+        let id = listed.lines().find(is_it).and_then(|line| line.split(", ").next());
+        let id = id.ok_or_else(|| Error::failed(format!("the cluster has no member {name}: {listed}")))?;
+        self.change_members(&["remove", id], "not found").await?;
+        self.kill(number)?;
+        let Member { client, peer, metrics, .. } = &self.members[number];
+        let url = format!("--peer-urls=http://{}", peer.addr());
+        let peers = peers_of(self.members.iter().map(|member| &member.peer));
+        let mut args = self.builder.args(number, [client, peer, metrics], &peers, self.certificates.as_ref());
+        args.push("--initial-cluster-state=existing".into());
+        self.change_members(&["add", &name, &url], "already exist").await?;
+        let directory = Directory::create_in_memory(&format!("etcd-{name}"))?;
+        self.members[number].process = Process::spawn(&self.builder.installed()?, args, directory)?;
+        self.await_leader_at(number).await
+    }
+
+    /// Changes the members. They refuse that for some seconds after they have begun, lost one or elected a leader; an answer
+    /// that was lost shows as one that says `is_done`.
+    async fn change_members(&self, args: &[&str], is_done: &str) -> Result<(), Error> {
+        let deadline = Instant::now() + READY_LIMIT;
+        loop {
+            match self.etcdctl(&[&["member"], args].concat()) {
+                Ok(_) => return Ok(()),
+                Err(refused) if refused.to_string().contains(is_done) => return Ok(()),
+                Err(refused) if Instant::now() > deadline => return Err(refused),
+                Err(_) => sleep(READY_PAUSE).await,
+            }
+        }
+    }
+
+    /// Waits until a member that was added knows a leader.
+    async fn await_leader_at(&self, number: usize) -> Result<(), Error> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let leader = self.metric_within(number, "etcd_server_has_leader", NEXT_LIMIT).await;
@@ -187,7 +230,9 @@ impl EtcdCluster {
             }
             if Instant::now() > deadline {
                 let tail = self.members[number].process.directory().log_tail();
-                return Err(Error::failed(format!("the learner knew no leader; its log ends with:\n{tail}")));
+                return Err(Error::failed(format!(
+                    "the new member knew no leader; its log ends with:\n{tail}"
+                )));
             }
             sleep(READY_PAUSE).await;
         }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, also in its helpers")]
 
+mod etcd;
 mod executable;
 mod lifetime;
 mod mariadb;
