@@ -145,7 +145,11 @@ const TITLES: [(&str, &str); 30] = [
         "the proxy replaces what the servers send to half of the clients by random bytes; of Sentinel and Redis Cluster \
          each parser is tried by a fuzz target, and files are damaged",
     ),
-    ("the login is revoked", "the user is locked and its connections are ended, and it is unlocked later"),
+    (
+        "the login is revoked",
+        "the user is locked and its connections are ended, and it is unlocked later; every second time, a Redis server with \
+         TLS presents an expired certificate instead",
+    ),
 ];
 
 impl fmt::Display for Fault {

@@ -40,6 +40,8 @@ pub struct Needs {
     pub in_memory: bool,
     /// A user of the clients' own, who can be locked out.
     pub user: bool,
+    /// Connections with TLS.
+    pub tls: bool,
     /// A file of changes that survives a kill, where the server has none by itself.
     pub durable: bool,
 }

@@ -1,12 +1,13 @@
 //! Operators and servers that act on locks and sessions: F13, F17, F18, F25, F30.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_testkit::Data;
 
 use super::{Injection, Round, Scene};
-use crate::world::{Effect, Needs, Network, Servers};
+use crate::world::{Effect, Needs, Network, Servers, World};
 use crate::{Outcome, Store};
 
 /// F13: waiters lose what would have woken them.
@@ -144,13 +145,14 @@ impl Injection for OlderState {
     }
 }
 
-/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later.
+/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later. A Redis server presents an expired
+/// certificate instead, every second time.
 pub(super) struct RevokedLogin;
 
 #[async_trait]
 impl Injection for RevokedLogin {
-    fn needs(&self, _: Store) -> Needs {
-        Needs { user: true, ..Needs::default() }
+    fn needs(&self, store: Store) -> Needs {
+        Needs { user: true, tls: store == Store::Redis, ..Needs::default() }
     }
 
     fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
@@ -161,8 +163,16 @@ impl Injection for RevokedLogin {
         (ttl, ttl * 2)
     }
 
-    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<Effect> {
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let world = &mut *scene.world;
+        if let Some(expired) = has_expired(world, round) {
+            present(world, &expired).await?;
+            let ended = world.end_clients("normal").await;
+            return Ok(Effect::new(
+                "the server presents an expired certificate, and all connections are ended",
+                ended,
+            ));
+        }
         let ended = match &world.servers {
             Servers::Postgres { .. } => {
                 world.sql("ALTER ROLE jobs NOLOGIN").await?;
@@ -180,8 +190,13 @@ impl Injection for RevokedLogin {
         Ok(Effect::new("the user of all clients is locked, and its sessions are ended", ended))
     }
 
-    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+    async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome {
         let world = &mut *scene.world;
+        if has_expired(world, round).is_some() {
+            let Servers::Redis(server) = &world.servers else { return Ok(()) };
+            let valid = server.certificates().ok_or("the server has no certificate")?.server();
+            return present(world, &valid.certificate).await;
+        }
         match &world.servers {
             Servers::Postgres { .. } => drop(world.sql("ALTER ROLE jobs LOGIN").await?),
             Servers::MariaDb { .. } => {
@@ -190,5 +205,21 @@ impl Injection for RevokedLogin {
             _ => drop(world.send_to_redis(&["ACL", "SETUSER", "default", "on"]).await),
         }
         Ok(())
+    }
+}
+
+/// Returns the expired certificate of a server with TLS, in the rounds that present it.
+fn has_expired(world: &World, round: &Round) -> Option<PathBuf> {
+    let Servers::Redis(server) = &world.servers else { return None };
+    let certificates = server.certificates().filter(|_| round.number.is_multiple_of(2))?;
+    Some(certificates.expired().to_owned())
+}
+
+/// Lets a Redis server present another certificate, from the next connection on.
+async fn present(world: &World, certificate: &Path) -> Outcome {
+    let path = certificate.display().to_string();
+    match world.send_to_redis(&["CONFIG", "SET", "tls-cert-file", &path]).await {
+        0 => Err("the server does not take the certificate".into()),
+        _ => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use leasehold_testkit::{
     Appendonly, EtcdCluster, MariaDbServer, MemcachedServer, PgBouncer, PoolMode, PostgresServer, Proxy,
-    RedisCluster, RedisQuorum, RedisSentinel, RedisServer, ZooKeeperEnsemble,
+    RedisCluster, RedisQuorum, RedisSentinel, RedisServer, Tls, ZooKeeperEnsemble,
 };
 
 use super::Needs;
@@ -70,6 +70,7 @@ impl Servers {
             Store::Redis => {
                 let builder = RedisServer::builder();
                 let builder = if needs.durable { builder.persistence(Appendonly::Always) } else { builder };
+                let builder = if needs.tls { builder.tls(Tls::Server) } else { builder };
                 let builder = match clock {
                     Some(clock) => {
                         let wrapper = clock.wrapper(&builder.find()?)?;
@@ -135,7 +136,7 @@ impl Servers {
         match self {
             Servers::Embedded(_) | Servers::Sentinel(_) | Servers::Cluster(_) => Vec::new(),
             Servers::Memcached(server) => vec![server.addr()],
-            Servers::Redis(server) => vec![server.addr()],
+            Servers::Redis(server) => vec![server.tls_addr().unwrap_or(server.addr())],
             Servers::Redlock(servers) => (0..servers.count()).map(|n| servers.server(n).addr()).collect(),
             Servers::Etcd(cluster) => (0..cluster.members()).map(|n| cluster.addr(n)).collect(),
             Servers::ZooKeeper(ensemble) => (0..ensemble.servers()).map(|n| ensemble.addr(n)).collect(),
@@ -151,7 +152,10 @@ impl Servers {
         match self {
             Servers::Embedded(url) => url.clone(),
             Servers::Memcached(server) => server.url_at(addrs[0]),
-            Servers::Redis(server) => server.url_at(addrs[0]),
+            Servers::Redis(server) => match server.ca_path() {
+                Some(ca) => format!("{}?ca={}", server.tls_url_at(addrs[0]), ca.display()),
+                None => server.url_at(addrs[0]),
+            },
             Servers::Sentinel(servers) => servers.url(),
             Servers::Cluster(cluster) => cluster.url(),
             Servers::Redlock(_) => format!("redlock://{}", joined()),

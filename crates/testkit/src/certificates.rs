@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use crate::directory::Directory;
@@ -19,6 +19,7 @@ use crate::error::{Error, cannot};
 pub struct Certificates {
     ca: PathBuf,
     server: Identity,
+    expired: PathBuf,
     client: Identity,
 }
 
@@ -42,25 +43,30 @@ impl Certificates {
         params.distinguished_name.push(DnType::CommonName, "leasehold test authority");
         let ca = directory.write("ca.crt", &params.self_signed(&key).map_err(making())?.pem())?;
         let issuer = Issuer::new(params, key);
-        let identity = |name: &str, purpose| -> Result<Identity, Error> {
-            let key = KeyPair::generate().map_err(making())?;
+        let certified = |name: &str, purpose| {
             let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
             let mut params = CertificateParams::new(names).map_err(making())?;
             params.distinguished_name.push(DnType::CommonName, format!("leasehold test {name}"));
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
             params.extended_key_usages = vec![purpose];
             params.use_authority_key_identifier_extension = true;
-            let certificate = params.signed_by(&key, &issuer).map_err(making())?;
-            Ok(Identity {
+            Ok::<_, Error>(params)
+        };
+        let identity = |name: &str, purpose| -> Result<(Identity, KeyPair), Error> {
+            let key = KeyPair::generate().map_err(making())?;
+            let certificate = certified(name, purpose)?.signed_by(&key, &issuer).map_err(making())?;
+            let identity = Identity {
                 certificate: directory.write(&format!("{name}.crt"), &certificate.pem())?,
                 key: directory.write(&format!("{name}.key"), &key.serialize_pem())?,
-            })
+            };
+            Ok((identity, key))
         };
-        Ok(Self {
-            server: identity("server", ExtendedKeyUsagePurpose::ServerAuth)?,
-            client: identity("client", ExtendedKeyUsagePurpose::ClientAuth)?,
-            ca,
-        })
+        let (server, key) = identity("server", ExtendedKeyUsagePurpose::ServerAuth)?;
+        let (client, _) = identity("client", ExtendedKeyUsagePurpose::ClientAuth)?;
+        let mut params = certified("server", ExtendedKeyUsagePurpose::ServerAuth)?;
+        params.not_after = date_time_ymd(2001, 1, 1);
+        let expired = params.signed_by(&key, &issuer).map_err(making())?;
+        Ok(Self { server, expired: directory.write("expired.crt", &expired.pem())?, client, ca })
     }
 
     /// Returns the authority's certificate, which a client must trust.
@@ -71,6 +77,11 @@ impl Certificates {
     /// Returns the certificate and key that the server presents.
     pub fn server(&self) -> &Identity {
         &self.server
+    }
+
+    /// Returns a certificate for the server's key that has expired.
+    pub fn expired(&self) -> &Path {
+        &self.expired
     }
 
     /// Returns the certificate and key that a client presents, where the server asks for it.
