@@ -57,6 +57,12 @@ const GONE: &str = "the outer run has released it, or has lost it";
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use leasehold::backend::{Backend, Claim, ClaimId, Patience, Share, Step};
+    use leasehold::layer::{Fault, Mode, Verb};
+    use leasehold::local::MemoryBackend;
+
     use super::*;
 
     #[test]
@@ -69,5 +75,30 @@ mod tests {
         assert_eq!(report(Some(Duration::ZERO), lease, asked), at(6_000));
         assert_eq!(report(None, heartbeat, asked), at(12_000));
         assert_eq!(report(None, Liveness::Session, asked), Report::Held);
+    }
+
+    /// An answer is as old as the request, and a lease ends no later because the answer is late.
+    #[tokio::test]
+    async fn late_answer_does_not_make_the_lease_longer() {
+        const TTL: Duration = Duration::from_secs(30);
+        const LATE: Duration = Duration::from_secs(1);
+        let memory = Arc::new(MemoryBackend::new());
+        let late = Arc::new(Fault::over(memory.clone()));
+        late.set(Verb::Inspect, Mode::LateReply(LATE));
+        let locks = Client::builder().over(late).unwrap();
+        let lock = Resource::new("job").unwrap();
+        // Nobody renews it.
+        let claim = Claim::new(ClaimId::from_bytes([7; 16]), lock.clone(), Share::MUTEX, TTL);
+        let step = memory.contend(&claim, &Patience::none(Arc::new(SystemClock))).await.unwrap();
+        assert!(matches!(step, Step::Granted(_)), "{step:?}");
+        let over = SystemClock.now().after(TTL);
+        let (sender, mut reports) = watch::channel(Report::Until(over));
+        let observing = tokio::spawn(observe(locks, lock, claim.id.tag(), sender));
+        for _ in 0..2 {
+            reports.changed().await.unwrap();
+            let Report::Until(end) = reports.borrow().clone() else { panic!("{reports:?}") };
+            assert!(end <= over, "it is believed in until {end:?}, and ends at {over:?}");
+        }
+        observing.abort();
     }
 }

@@ -325,6 +325,28 @@ fn signal_of_a_loss_is_sent_once() {
     assert_eq!(ended.out.matches("got").count(), 1, "{ended:?}");
 }
 
+/// The lease may end while the release has no answer. By then the script does other things than its section.
+#[test]
+fn script_that_has_left_gets_no_signal_during_a_slow_release() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let begin = BEGIN.replace("5s", "4s");
+    let mut running = script(
+        &sandbox,
+        &format!(
+            "trap 'echo got' TERM; {begin}; echo held; read -r _; leasehold release; echo code $?; read -r _; echo over"
+        ),
+    );
+    running.line_with("held");
+    redis.server.stop().unwrap();
+    running.type_in("\n");
+    running.line_with("code");
+    running.type_in("\n");
+    running.line_with("over");
+    let ended = running.end();
+    assert!(!ended.out.contains("got"), "{ended:?}");
+}
+
 #[test]
 fn keeper_is_shown_by_its_name() {
     let sandbox = Sandbox::new();
