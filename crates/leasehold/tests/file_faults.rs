@@ -303,3 +303,36 @@ fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
+
+/// A fence that a power failure could take back would be granted twice.
+#[tokio::test]
+async fn fences_are_on_the_disk_before_the_first_grant() {
+    const SHELL: &str =
+        "exec strace -f -qq -y -e trace=fsync,fdatasync,rename,renameat,renameat2 -o \"$DIR/trace\" \"$@\"";
+    // A program that is traced already cannot be traced once more.
+    if std::env::var_os(DIRECTORY).is_none() {
+        match Command::new("strace").args(["-f", "-qq", "true"]).output() {
+            Ok(tried) if tried.status.success() => {}
+            Ok(tried) => {
+                let why = String::from_utf8_lossy(&tried.stderr);
+                return skip("strace", &format!("it is not allowed: {why}"));
+            }
+            Err(error) => return skip("strace", &format!("it cannot be started: {error}")),
+        }
+    }
+    let wrapper = ["sh", "-c", SHELL, "strace"].map(str::to_owned);
+    let Some(dir) = inside("fences_are_on_the_disk_before_the_first_grant", &wrapper, ":") else { return };
+    let backend = open(&dir.join("store"));
+    granted(&backend, &claim("a", Share::MUTEX)).await;
+    let of_resource = fs::canonicalize(backend.path_of(&resource("a"))).unwrap();
+    let of_resource = of_resource.display();
+    let trace = fs::read_to_string(dir.join("trace")).unwrap();
+    let line = |what: &str, parts: &[&str]| {
+        let found = trace.lines().position(|line| parts.iter().all(|part| line.contains(part)));
+        found.unwrap_or_else(|| panic!("{what} is missing:\n{trace}"))
+    };
+    let written = line("the sync of the file", &["sync(", &format!("{of_resource}/fence.new>")]);
+    let renamed = line("the rename of the file", &["rename", "\"fence.new\"", "\"fence\""]);
+    let kept = line("the sync of its directory", &["fsync(", &format!("<{of_resource}>")]);
+    assert!(written < renamed && renamed < kept, "{trace}");
+}
