@@ -228,6 +228,34 @@ fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
     }
 }
 
+/// The warden acts before the lease ends at the server, as leasehold would.
+#[test]
+fn command_of_a_stopped_leasehold_ends_before_the_next_begins() {
+    // A holder relies on a lease for a fiftieth less, and the warden acts a fifth of a second after that.
+    const TTL: &str = "60s";
+    const ROOM: Duration = Duration::from_millis(900);
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let lateness = BlockingLateness::watch();
+    let first = sandbox.start(
+        &["--ttl", TTL, "job"],
+        "trap 'echo ended >>order; exit 0' TERM; echo ready; while :; do sleep 0.05; done",
+    );
+    first.line_with("ready");
+    first.stop();
+    let next = sandbox.start(&["job"], "echo began >>order");
+    next.end_within(Duration::from_secs(180)).expect(0);
+    let late = lateness.end();
+    let order = std::fs::read_to_string(sandbox.path("order")).unwrap();
+    if late > ROOM / 3 && order != "ended\nbegan\n" {
+        println!("the machine stood still for {late:?}: {order:?}");
+    } else {
+        assert_eq!(order, "ended\nbegan\n");
+    }
+    first.signal(Signal::CONT);
+    first.end().expect(76);
+}
+
 #[test]
 fn leasehold_that_continues_does_not_extend_the_grace() {
     let Some(redis) = Redis::start_or_skip() else { return };
