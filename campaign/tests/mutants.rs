@@ -327,7 +327,7 @@ async fn with_a_clock_apart(jump: Duration, rate: f64) -> History {
     let mut rig = Rig::start(plan).await.unwrap();
     rig.note_fault("F15 round 0", Edge::Start);
     rig.change_clock(0, jump, rate).unwrap();
-    // One that is told late, because the machine is busy, shows no early end.
+    // A change that reaches the worker late, because the machine is busy, shows no early end.
     let wanted = if jump.is_zero() { 2 } else { 6 };
     let begun = std::time::Instant::now();
     while rig.progress().losses < wanted {
@@ -384,7 +384,7 @@ async fn jump_of_a_clock_of_a_client_is_seen_as_an_end() {
     assert!(verdict.is_clean(), "{:#?}", verdict.violations);
     let planted =
         History::new(history.events().iter().filter(|one| one.operation != Operation::Restate).cloned());
-    // By the bound of the promise itself a loss that is seen late is none that is false.
+    // A late loss is not a false one.
     assert!(!broken(&Checker::new().check(&history)).contains("I13"));
     guilty(&Checker::new().check(&planted), Invariant::I13);
 }

@@ -117,15 +117,19 @@ impl Injection for ClientClocks {
                 (format!("the wall clock is stepped by {seconds} s"), step_clocks(scene, seconds)?)
             }
             Apart::Rate(rate) => {
-                let what = format!("the clock of leases runs at {rate} of the machine's rate");
+                let what =
+                    format!("the clock that measures leases runs at {rate} times the speed of the machine's");
                 (what, change_clocks(scene, Duration::ZERO, rate)?)
             }
             Apart::Jump(leases) => {
                 let jump = scene.world.store.ttl().mul_f64(leases);
-                (format!("the clock of leases jumps by {jump:?}"), change_clocks(scene, jump, 1.0)?)
+                (
+                    format!("the clock that measures leases jumps by {jump:?}"),
+                    change_clocks(scene, jump, 1.0)?,
+                )
             }
         };
-        let what = format!("of half of the clients {what}");
+        let what = format!("for half of the clients {what}");
         Ok(Effect::new(what, moved).on_network(Network::Odd, scene.rig.workers()))
     }
 

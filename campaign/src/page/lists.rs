@@ -131,7 +131,10 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 - A loss of which the client says that the store no longer knew the claim was never a false one (I13).\n\
 - After F6 and F7 of a database nobody was asked what was left (I7): the question went to the server that was dead.\n\
 - F6 of PostgreSQL lost no write: its standby read later what the primary had sent.\n\
-\x20 In F6 hardly any lock was held past its lease.\n\n\
+\x20 In F6 hardly any lock was held past its lease.\n\
+- Runs until 2026-11-28, those on newer servers among them, had milder faults.\n\
+\x20 F15 stepped the wall clock of clients and no other clock, and F20 dropped acquisitions within 20 ms.\n\
+\x20 F24 replaced no member of etcd, and in F30 no certificate had expired.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
 - Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
 - That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n\n\

@@ -122,8 +122,9 @@ mod tests {
         let suites = || [cells, mutants, faults].map(|(folder, test)| suite(folder, test)).to_vec();
         let mut lanes = Lanes::of(suites());
         assert_eq!(repeat(lanes.next(Lane::Waiting)), Some(suites()[1].repeat.clone()));
+        assert_eq!(repeat(lanes.next(Lane::Waiting)), Some(suites()[2].repeat.clone()));
+        assert_eq!(repeat(lanes.next(Lane::Waiting)), None);
         assert_eq!(repeat(lanes.next(Lane::Any)), Some(suites()[0].repeat.clone()));
-        assert_eq!(repeat(lanes.next(Lane::Any)), Some(suites()[2].repeat.clone()));
         assert_eq!(repeat(lanes.next(Lane::Any)), None);
     }
 

@@ -395,6 +395,10 @@ impl<'a> Job<'a> {
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
     fn update_warden(&self) {
+        // Of a lease that is over it knows the end already: a later one would only delay what it does.
+        if self.leases.remaining().is_some_and(|remaining| remaining.is_zero()) {
+            return;
+        }
         let Some(end) = self.leases.end() else { return };
         let message = match self.request.on_lost {
             Loss::Ignore => Message::Wait,

@@ -83,7 +83,7 @@ impl<'a> LeaseWatch<'a> {
     }
 
     /// Returns the time for which all are held without another renewal; `None` after a loss.
-    fn remaining(&self) -> Option<Duration> {
+    pub(crate) fn remaining(&self) -> Option<Duration> {
         if self.is_lost { None } else { self.hold.remaining() }
     }
 

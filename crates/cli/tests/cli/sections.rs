@@ -3,11 +3,14 @@
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::acquire::{BEGIN, keeper_of, sandboxes, script};
-use crate::support::{Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
+use crate::support::{
+    BlockingLateness, Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone,
+};
 
 /// A nested run whose command reports TERM, and ends because of it.
 const NESTED: &str = "leasehold run job -- sh -c \
@@ -338,13 +341,16 @@ fn script_that_has_left_gets_no_signal_during_a_slow_release() {
         ),
     );
     running.line_with("held");
+    let lateness = BlockingLateness::watch();
     redis.server.stop().unwrap();
     running.type_in("\n");
     running.line_with("code");
+    // After a stall of the machine the lease may have ended in the section itself, which is a loss.
+    let late = lateness.end();
     running.type_in("\n");
     running.line_with("over");
     let ended = running.end();
-    assert!(!ended.out.contains("got"), "{ended:?}");
+    assert!(late > Duration::from_millis(500) || !ended.out.contains("got"), "{ended:?}");
 }
 
 #[test]

@@ -123,7 +123,8 @@ use transaction::{Attempt, Break, Force};
 /// nothing counts, this also applies to locks that are acquired later under a name that was used before.
 ///
 /// # A directory that is removed or replaced
-/// All locks in it are lost, and the next acquisition makes it again. One that another user made again, or that is
+/// All locks in it are lost, which their holders see as soon as they can look, and the next acquisition makes it
+/// again. One that another user made again, or that is
 /// mounted over the first, is judged as at the opening. Calls fail with `Denied` as long as the directory cannot
 /// be trusted, and with `Unsupported` as long as it lies on another medium (disk, memory or network), because
 /// the profile does not change.

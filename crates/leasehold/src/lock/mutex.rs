@@ -59,7 +59,8 @@ impl Lock<Exclusive> {
     ///
     /// # Errors
     /// As [`Mutex::lock`], and `OutcomeUnknown` if the server did not answer; a lock that may have been
-    /// acquired is then released in the background.
+    /// acquired is then released in the background. `Unavailable` also if each of a few answers came after the end of
+    /// the lease that it granted: the lock was free, but the store is too slow for its ttl.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         self.try_hold(Share::MUTEX, Wait::No).await
     }

@@ -39,7 +39,7 @@ async fn laws_hold_through_http() {
         if is_meant {
             match law.check(&subject).await {
                 Outcome::Kept => println!("{}: kept", law.name),
-                // A law of the list that does not apply any more would be checked no longer.
+                // A law of the list that no longer applies would not be checked.
                 outcome => {
                     println!("{}: {outcome:?}", law.name);
                     broken.push(law.name);

@@ -292,12 +292,19 @@ impl Session for RowSession {
                 RequestState::InServer if !self.link.is_direct => _ = self.advance(RequestState::Cancelled),
                 // A cancellation that arrives before the statement has begun has no effect, so it is
                 // repeated.
-                // One that hangs must not delay the next, or the end of a statement that was answered. One over a
-                // slow link, with TLS, takes several round trips: the limit grows, or none would ever arrive.
+                // One over a slow link, with TLS, takes several round trips: the limit grows, or none would ever
+                // arrive. One that hangs must not delay the end of a statement that was answered meanwhile.
                 RequestState::InServer => {
                     let cancelled = self.link.cancel(&self.base.config);
                     let limit = doubled(CANCEL_LIMIT, self.base.config.sql.timeout, attempts);
-                    drop(tokio::time::timeout(limit, cancelled).await);
+                    let answered = async {
+                        drop(request.wait_for(|state| *state != RequestState::InServer).await);
+                        tokio::time::sleep(CANCEL_LIMIT).await;
+                    };
+                    tokio::select! {
+                        _ = tokio::time::timeout(limit, cancelled) => {}
+                        () = answered => {}
+                    }
                     attempts += 1;
                 }
             }
@@ -391,7 +398,8 @@ const MAX_TRIES: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the creation of a row waits for another transaction that has created it.
 const MAKING: u32 = 100;
-/// The time limit of the first attempt to cancel a waiting statement; it doubles.
+/// The time limit of the first attempt to cancel a waiting statement, which doubles; and of one whose statement has
+/// ended.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two attempts to cancel a waiting statement; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);

@@ -21,8 +21,8 @@ use crate::sql::rows::fence;
 /// It waits until the lock is free; `SET LOCAL lock_timeout` bounds the wait. The lock ends with the transaction, or
 /// with a rollback to a savepoint before it.
 ///
-/// Only `read committed` (and `read uncommitted`, which PostgreSQL treats alike) may follow it: a stricter isolation
-/// sees the data as they were when this statement began, so it can miss what the last holder has written.
+/// Use it in a transaction that is `READ COMMITTED` (or `READ UNCOMMITTED`, which PostgreSQL treats alike). A stricter
+/// one sees the data as they were when this statement began, so it can miss what the last holder has written.
 ///
 /// The tables must be there: `leasehold schema` prints what creates them. Where the URL names no schema, they are
 /// those of the search path of the session, which must be the path of the clients, too.
@@ -32,7 +32,8 @@ pub fn in_transaction_sql(config: &PostgresConfig) -> String {
     format!(
         "WITH locked AS MATERIALIZED (INSERT INTO {rows} AS r (name) VALUES ($1) \
          ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING r.name) \
-         SELECT f.epoch, f.seq, current_setting('transaction_isolation') AS isolation FROM locked, LATERAL (SELECT {drawn} WHERE locked.name IS NOT NULL) AS f (epoch, seq)"
+         SELECT f.epoch, f.seq, current_setting('transaction_isolation') AS isolation \
+         FROM locked, LATERAL (SELECT {drawn} WHERE locked.name IS NOT NULL) AS f (epoch, seq)"
     )
 }
 
@@ -59,8 +60,8 @@ pub fn in_transaction_sql(config: &PostgresConfig) -> String {
 /// # Errors
 /// `Unsupported` where the tables are missing, and in a transaction that is stricter than `READ COMMITTED`: it would
 /// not see what the last holder has written. Roll that transaction back. `Unavailable` where the server ended the
-/// statement: by `lock_timeout`, by a deadlock, or because another such transaction was first under a stricter
-/// isolation; the transaction must be rolled back, and may be tried again.
+/// statement: by `lock_timeout`, by a deadlock, or by a serialization failure, where the transaction is stricter. The
+/// transaction must be rolled back, and may be tried again.
 pub async fn in_transaction(
     transaction: &Transaction<'_>,
     config: &PostgresConfig,

@@ -110,7 +110,7 @@ impl Hold {
     pub(crate) fn transfer_out(self) -> Result<Transferred, LossCause> {
         let (engine, fence) = (self.engine().clone(), self.fence().unwrap_or_default());
         self.report_end(self.lease());
-        // `into_held` and not `finish`: the listeners of this hold are to see the loss that is marked below.
+        // `into_lease` and not `finish`: the listeners of this hold are to see the loss that is marked below.
         let Some(lease) = self.into_lease() else { return Err(LossCause::Gone) };
         if !lease.retire() {
             // The renewal task was first, and has released it.

@@ -34,7 +34,7 @@ use crate::mutant::mutant;
 use crate::panics::{answered, contained, logged, spanned};
 use crate::random::HashMap;
 
-/// The engine's handle to the renewal task, the task. Dropping it ends the task.
+/// The engine's handle to the renewal task. Dropping it ends the task.
 #[derive(Debug)]
 pub(crate) struct Renewer {
     inbox: Arc<RenewalInbox>,
