@@ -282,8 +282,9 @@ async fn cell_with_dropped_acquisitions_finds_defects_of_claims() {
         Defect::ForgetsReleases,
         Defect::DropsWakeUps,
         Defect::MakesUpGoneReleases,
-        Defect::StaysInQueue,
     ];
+    // Not `StaysInQueue`: on a busy machine too few acquisitions are dropped in the queue to be sure of it.
+    // `place_of_an_acquisition_that_was_dropped_is_found` drops them later.
     is_found_in(Store::Sqlite, 20, &defects).await;
 }
 

@@ -14,7 +14,7 @@ pub const MS: u64 = 1_000_000;
 pub const RENEW_AT: f64 = 1.0 / 3.0;
 /// The assumed drift, as a part of the ttl: `Tuning::drift` in `crates/leasehold/src/engine/mod.rs`.
 pub const DRIFT: f64 = 0.01;
-/// The margin for the loss signal: `SIGNAL_MARGIN` in `crates/leasehold/src/engine/lease.rs`.
+/// The margin for the loss signal: `SIGNAL_MARGIN` in `crates/leasehold/src/engine/lease/term.rs`.
 pub const SIGNAL_MARGIN: u64 = 2 * MS;
 /// The shortest pause before a renewal is tried again: `RETRY_MIN` in `engine/renew/renewer.rs`.
 pub const RETRY_MIN: u64 = 5 * MS;
@@ -61,7 +61,7 @@ pub fn beats(ttl: u64, renew_at: f64) -> u64 {
     (((ttl as f64 * renew_at).round() as u64) / beat(ttl)).max(1)
 }
 
-/// Returns the part of a ttl on which a holder relies: `Term::of` in `engine/lease.rs`.
+/// Returns the part of a ttl on which a holder relies: `Term::of` in `engine/lease/term.rs`.
 pub fn relied_on(ttl: u64, granularity: u64) -> u64 {
     ((ttl as f64 * (1.0 - DRIFT)) as u64).saturating_sub(granularity + SIGNAL_MARGIN)
 }
@@ -132,14 +132,14 @@ mod tests {
             renewer,
             "let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);",
         );
-        has(renewer, "Moment::from_nanos(due.as_nanos() / beat * beat).min(lease.valid_until())");
+        has(renewer, "Moment::from_nanos(due.as_nanos() / beat * beat)");
         has(renewer, "const RETRY_MIN: Duration = Duration::from_millis(5);");
         has(renewer, "const RETRY_MAX: Duration = Duration::from_secs(2);");
         has(renewer, "const UNCAPPED_FROM: usize = 3;");
         has(renewer, "const OPEN_MAX: usize = 24;");
         has("crates/leasehold/src/engine/mod.rs", "renew_at: 1.0 / 3.0,");
         has("crates/leasehold/src/engine/mod.rs", "drift: 0.01,");
-        let lease = "crates/leasehold/src/engine/lease.rs";
+        let lease = "crates/leasehold/src/engine/lease/term.rs";
         has(lease, "const SIGNAL_MARGIN: Duration = Duration::from_millis(2);");
         has(lease, "kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN)");
         let timing = "crates/backend/src/cell/wait/timing.rs";

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process_group};
 
 use crate::support::gate::Gate;
-use crate::support::{BINARY, BlockingLateness, Redis, Sandbox, Started, number, wait_until_gone};
+use crate::support::{
+    BINARY, BlockingLateness, Redis, Sandbox, Started, eventually, number, wait_until_gone,
+};
 
 /// Reports TERM, and ends because of it.
 const ON_TERM: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -79,9 +81,23 @@ fn command_whose_lock_is_lost_while_it_loads_does_not_begin() {
         let event = gate.wait();
         let next = sandbox.start(&["job"], "echo next >>order");
         next.end().expect(0);
+        wait_until_asked_to_end(event.pid());
         gate.open(&event);
         assert_eq!(running.end().out, "", "{name}");
     }
+}
+
+/// Waits until TERM was sent to a process that cannot take it yet.
+fn wait_until_asked_to_end(process: i32) {
+    eventually(|| {
+        let status =
+            std::fs::read_to_string(format!("/proc/{process}/status")).map_err(|error| error.to_string())?;
+        let pending =
+            status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).ok_or("no line of signals")?;
+        let pending = u64::from_str_radix(pending.trim(), 16).map_err(|error| error.to_string())?;
+        let is_asked = pending & (1 << (Signal::TERM.as_raw() - 1)) != 0;
+        is_asked.then_some(()).ok_or_else(|| format!("pending are {pending:x}"))
+    });
 }
 
 #[test]
@@ -253,7 +269,7 @@ fn command_of_a_stopped_leasehold_ends_before_the_next_begins() {
     // A holder relies on a lease for a fiftieth less, and the warden acts a fifth of a second after that.
     const TTL: &str = "60s";
     const ROOM: Duration = Duration::from_millis(900);
-    const UPTIME: &str = "cut -d' ' -f1 /proc/uptime";
+    const UPTIME: &str = "read -r uptime _ </proc/uptime; echo $uptime";
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
     let lateness = BlockingLateness::watch();
