@@ -75,7 +75,8 @@ fn command_whose_lock_is_lost_while_it_loads_does_not_begin() {
         let program = sandbox.copy("/bin/echo", name);
         let Some(gate) = Gate::before_or_skip(&program) else { return };
         let program = format!("./{name}");
-        let limits = ["run", "--ttl", "5s", "--max-hold", "1s"];
+        // With a long grace period, so that it is still there when the test looks.
+        let limits = ["run", "--ttl", "5s", "--max-hold", "1s", "--grace", "10m"];
         let command = [&limits[..], args, &["job", "--", &program, "began"]].concat();
         let running = Started::new(sandbox.leasehold(&command));
         let event = gate.wait();
