@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::sys::fanotify::{
     EventFFlags, Fanotify, FanotifyEvent, FanotifyResponse, InitFlags, MarkFlags, MaskFlags, Response,
 };
@@ -29,9 +30,12 @@ impl Gate {
         self.0.read_events().unwrap().pop().unwrap()
     }
 
-    /// Lets it begin.
+    /// Lets it begin, unless it has been killed at the gate.
     pub(crate) fn open(&self, event: &FanotifyEvent) {
         let response = FanotifyResponse::new(event.fd().unwrap(), Response::FAN_ALLOW);
-        self.0.write_response(response).unwrap();
+        match self.0.write_response(response) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
