@@ -15,22 +15,42 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(name)
 }
 
+/// A server over files, for holders that are programs.
+struct Place {
+    folder: tempfile::TempDir,
+    server: ServerProcess,
+    client: Client,
+}
+
+impl Place {
+    /// Starts it; `None` where this program is not installed.
+    async fn for_or_skip(program: &str) -> Option<Place> {
+        if Command::new(program).arg("--version").output().is_err() {
+            leasehold_testkit::require::skip(program, "it is not installed");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let store = format!("file://{}", folder.path().join("store").display());
+        let server = ServerProcess::start(&store, folder.path());
+        let client = Client::open(&store).await.unwrap();
+        Some(Place { folder, server, client })
+    }
+
+    /// Returns the command that runs an example as a holder of `example`, with these arguments for its work.
+    fn holder(&self, program: &str, file: &str, work: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.arg(example(file)).arg("example").args(work).current_dir(self.folder.path());
+        command.env("LEASEHOLD_HTTP", format!("http://{}", self.server.address));
+        command.env("LEASEHOLD_TOKEN", &self.server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+}
+
 /// Runs an example twice, with the arguments of a short work and of a long one.
 async fn run(program: &str, file: &str, short: &[&str], long: &[&str]) {
-    if Command::new(program).arg("--version").output().is_err() {
-        return leasehold_testkit::require::skip(program, "it is not installed");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let store = format!("file://{}", folder.path().join("store").display());
-    let server = ServerProcess::start(&store, folder.path());
-    let client = Client::open(&store).await.unwrap();
-    let start = |args: &[&str]| {
-        let mut command = Command::new(program);
-        command.arg(example(file)).arg("example").args(args);
-        command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
-        command.env("LEASEHOLD_TOKEN", &server.token).current_dir(folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
-    };
+    let Some(place) = Place::for_or_skip(program).await else { return };
+    let client = &place.client;
+    let start = |work: &[&str]| place.holder(program, file, work).spawn().unwrap();
     let mut child = start(short);
     let lines: Vec<String> =
         BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
@@ -75,19 +95,9 @@ async fn shell() {
 /// A shell waits for its lock for longer than the ten seconds of silence after which curl gives up.
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_waits_for_its_lock() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        return leasehold_testkit::require::skip("curl", "it is not installed");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let store = format!("file://{}", folder.path().join("store").display());
-    let server = ServerProcess::start(&store, folder.path());
-    let client = Client::open(&store).await.unwrap();
-    let held = client.mutex("example").lock().await.unwrap();
-    let mut command = Command::new("sh");
-    command.arg(example("holder.sh")).args(["example", "true"]).current_dir(folder.path());
-    command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
-    command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
+    let Some(place) = Place::for_or_skip("curl").await else { return };
+    let held = place.client.mutex("example").lock().await.unwrap();
+    let mut child = place.holder("sh", "holder.sh", &["true"]).spawn().unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
     held.release().await.unwrap();
     let lines: Vec<String> =
@@ -108,40 +118,27 @@ fn path_of_curl(folder: &Path, first: &str) -> String {
 
 /// A holder in a shell whose program writes `ended` as its last act, a second after it was asked to end.
 struct Shell {
-    folder: tempfile::TempDir,
-    /// Ends with this.
-    _server: ServerProcess,
-    client: Client,
+    place: Place,
     child: std::process::Child,
 }
 
 impl Shell {
     /// Starts it, with these programs in the place of the usual ones, and waits for the grant.
     async fn start(work: &str, curl: Option<&str>) -> Option<Shell> {
-        if Command::new("curl").arg("--version").output().is_err() {
-            leasehold_testkit::require::skip("curl", "it is not installed");
-            return None;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let store = format!("file://{}", folder.path().join("store").display());
-        let server = ServerProcess::start(&store, folder.path());
-        let client = Client::open(&store).await.unwrap();
-        let mut command = Command::new("sh");
-        command.arg(example("holder.sh")).args(["example", "sh", "-c", work]).current_dir(folder.path());
-        command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
-        command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
+        let place = Place::for_or_skip("curl").await?;
+        let mut command = place.holder("sh", "holder.sh", &["sh", "-c", work]);
         if let Some(text) = curl {
-            command.env("PATH", path_of_curl(folder.path(), text));
+            command.env("PATH", path_of_curl(place.folder.path(), text));
         }
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.next().unwrap().unwrap().starts_with("granted "));
         std::thread::spawn(move || lines.for_each(drop));
-        Some(Shell { folder, _server: server, client, child })
+        Some(Shell { place, child })
     }
 
     fn has(&self, file: &str) -> bool {
-        self.folder.path().join(file).exists()
+        self.place.folder.path().join(file).exists()
     }
 }
 
@@ -156,7 +153,7 @@ async fn ended_shell_stops_its_program_before_the_lock_is_free() {
         let Some(mut shell) = Shell::start(WORK, None).await else { return };
         until("the program", async || shell.has("begun")).await;
         kill_process(Pid::from_child(&shell.child), signal).unwrap();
-        let _next = shell.client.mutex("example").lock().await.unwrap();
+        let _next = shell.place.client.mutex("example").lock().await.unwrap();
         assert!(shell.has("ended"), "{signal:?}: the lock was free before the program had ended");
         let code = shell.child.wait().unwrap().code();
         assert_eq!(code, (signal == Signal::TERM).then_some(143));
@@ -168,7 +165,7 @@ async fn ended_shell_stops_its_program_before_the_lock_is_free() {
 async fn shell_whose_release_fails_leaves_the_lock() {
     let curl = "case \" $* \" in *' DELETE '*) touch tried; exit 7 ;; esac";
     let Some(mut shell) = Shell::start("sleep 1; exit 3", Some(curl)).await else { return };
-    let _next = shell.client.mutex("example").lock().await.unwrap();
+    let _next = shell.place.client.mutex("example").lock().await.unwrap();
     assert!(shell.has("tried"));
     assert_eq!(shell.child.wait().unwrap().code(), Some(3));
 }
@@ -179,9 +176,9 @@ async fn shell_whose_stream_ends_stops_its_program_in_time() {
     let curl = "case \" $* \" in *' PUT '*) echo $$ > stream ;; esac";
     let Some(mut shell) = Shell::start(WORK, Some(curl)).await else { return };
     until("the program", async || shell.has("begun")).await;
-    let stream = std::fs::read_to_string(shell.folder.path().join("stream")).unwrap();
+    let stream = std::fs::read_to_string(shell.place.folder.path().join("stream")).unwrap();
     kill_process(Pid::from_raw(stream.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    let _next = shell.client.mutex("example").lock().await.unwrap();
+    let _next = shell.place.client.mutex("example").lock().await.unwrap();
     assert!(shell.has("ended"), "the lock was free before the program had ended");
     assert_eq!(shell.child.wait().unwrap().code(), Some(76));
 }
@@ -189,24 +186,16 @@ async fn shell_whose_stream_ends_stops_its_program_in_time() {
 /// A holder that is ended while it waits leaves nothing in the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_that_is_ended_in_its_wait_gives_up_its_place() {
-    if Command::new("curl").arg("--version").output().is_err() {
-        return leasehold_testkit::require::skip("curl", "it is not installed");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let store = format!("file://{}", folder.path().join("store").display());
-    let server = ServerProcess::start(&store, folder.path());
-    let client = Client::open(&store).await.unwrap();
+    let Some(place) = Place::for_or_skip("curl").await else { return };
+    let (client, folder) = (&place.client, place.folder.path());
     let held = client.mutex("example").lock().await.unwrap();
-    let mut command = Command::new("sh");
-    command.arg(example("holder.sh")).args(["example", "true"]).current_dir(folder.path());
-    command.env("LEASEHOLD_HTTP", format!("http://{}", server.address));
-    command.env("LEASEHOLD_TOKEN", &server.token).stdin(Stdio::null()).stdout(Stdio::piped());
-    command.env("PATH", path_of_curl(folder.path(), "case \" $* \" in *' DELETE '*) touch released ;; esac"));
+    let mut command = place.holder("sh", "holder.sh", &["true"]);
+    command.env("PATH", path_of_curl(folder, "case \" $* \" in *' DELETE '*) touch released ;; esac"));
     let mut child = command.spawn().unwrap();
     until("the wait", async || client.inspect("example").await.unwrap().waiting.len() == 1).await;
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(folder.path().join("released").exists(), "the place is left to its ttl");
+    assert!(folder.join("released").exists(), "the place is left to its ttl");
     until("the end of the wait", async || client.inspect("example").await.unwrap().waiting.is_empty()).await;
     held.release().await.unwrap();
 }
