@@ -145,8 +145,8 @@ impl Injection for OlderState {
     }
 }
 
-/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later. A Redis server presents an expired
-/// certificate instead, every second time.
+/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later. A Redis server presents an
+/// expired certificate instead, every second time.
 pub(super) struct RevokedLogin;
 
 #[async_trait]

@@ -25,8 +25,8 @@ pub(crate) const ASKED_LATENESS: Duration = Duration::from_millis(50);
 /// The same, of a recovery, beside the ttl.
 pub(crate) const ASKED_RECOVERY: Duration = Duration::from_secs(1);
 
-/// Returns the checker of a store under a fault. Its bounds are wider by the allowance, but two holders are never valid at
-/// one time.
+/// Returns the checker of a store under a fault. Its bounds are wider by the allowance, but two holders are never valid
+/// at one time.
 pub(crate) fn checker(store: Store, fault: Fault, allowance: Duration) -> Checker {
     let mut checker = Checker::new();
     checker.recovery = store.recovery() + allowance;

@@ -206,8 +206,8 @@ impl EtcdCluster {
         self.await_leader_at(number).await
     }
 
-    /// Changes the members. They refuse that for some seconds after they have begun, lost one or elected a leader; an answer
-    /// that was lost shows as one that says `is_done`.
+    /// Changes the members. They refuse that for some seconds after they have begun, lost one or elected a leader; an
+    /// answer that was lost shows as one that says `is_done`.
     async fn change_members(&self, args: &[&str], is_done: &str) -> Result<(), Error> {
         let deadline = Instant::now() + READY_LIMIT;
         loop {

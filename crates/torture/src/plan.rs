@@ -37,8 +37,8 @@ pub struct Plan {
     pub dense: Option<Dense>,
     /// Of so many acquisitions one is dropped on its way; zero for none.
     pub cancels: u8,
-    /// The longest time after which it is dropped, where half are dropped within an eighth of that: as long as a request
-    /// takes, and as long as a wait does. A tenth of its own limit if there is none.
+    /// The longest time after which it is dropped, where half are dropped within an eighth of that: as long as a
+    /// request takes, and as long as a wait does. A tenth of its own limit if there is none.
     pub cancelled_within: Option<Duration>,
     /// The seed of everything that is drawn.
     pub seed: u64,
@@ -48,8 +48,9 @@ pub struct Plan {
     /// `true` if those that wait for the loss of a lock are never told of it. This is for tests that show that it is
     /// noticed.
     pub deaf: bool,
-    /// `true` if each worker measures its leases by a clock of its own, which [`Rig::change_clock`](crate::Rig::change_clock)
-    /// lets run apart from the machine's. Its timers stay those of the machine.
+    /// `true` if each worker measures its leases by a clock of its own, which
+    /// [`Rig::change_clock`](crate::Rig::change_clock) lets run apart from the machine's. Its timers stay those of the
+    /// machine.
     pub own_clocks: bool,
     /// The program of a worker.
     #[serde(skip)]

@@ -200,12 +200,12 @@ impl Rig {
         Ok(())
     }
 
-    /// Changes the clock by which a worker measures its leases, and returns when that is done: it jumps forward, and runs
-    /// at this rate of the machine's clock from then on. [`Rig::note_fault`] records it as a fault.
+    /// Changes the clock by which a worker measures its leases, and returns when that is done: it jumps forward, and
+    /// runs at this rate of the machine's clock from then on. [`Rig::note_fault`] records it as a fault.
     ///
     /// # Errors
-    /// If the workers of the plan have no clocks of their own, if a clock cannot run like that, or if the worker does not
-    /// exist or does not run.
+    /// If the workers of the plan have no clocks of their own, if a clock cannot run like that, or if the worker does
+    /// not exist or does not run.
     pub fn change_clock(&mut self, worker: usize, jump: Duration, rate: f64) -> Result<(), RigError> {
         let change = Change { rate, jump };
         if !self.plan.own_clocks || !change.is_possible() {

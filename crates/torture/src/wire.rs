@@ -1,7 +1,7 @@
 //! The messages between the rig and a worker, one JSON object a line.
 //!
-//! The rig writes one [`Assignment`] to the worker's standard input, then each [`Change`] of its clock, and closes it when
-//! the worker has to end, so a worker also ends if its rig is killed. The worker answers on its standard output.
+//! The rig writes one [`Assignment`] to the worker's standard input, then each [`Change`] of its clock, and closes it
+//! when the worker has to end, so a worker also ends if its rig is killed. The worker answers on its standard output.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -204,8 +204,8 @@ fn kept_until_the_end<'h>(
     (waited >= nanos(checker.handover)).then_some(next.asked)
 }
 
-/// Returns the end of the last lease that the store has confirmed, counted from the confirmation. By the clock of a holder
-/// that runs as the store's does, the validity ends before.
+/// Returns the end of the last lease that the store has confirmed, counted from the confirmation. By the clock of a
+/// holder that runs as the store's does, the validity ends before.
 fn promised_until(view: &View<'_>, grant: &GrantLife<'_>) -> u64 {
     let Some(ttl) = grant.asked.values.ttl else { return u64::MAX };
     let confirmed = grant.renewals().last().unwrap_or(grant.got);

@@ -51,8 +51,8 @@ fn end_of_faults(view: &View<'_>, at: u64) -> u64 {
     }
 }
 
-/// Returns a time before which a renewal was not asked for: the validity counts from the request. By a slow clock it ends
-/// later, and the renewal was confirmed by then.
+/// Returns a time before which a renewal was not asked for: the validity counts from the request. By a slow clock it
+/// ends later, and the renewal was confirmed by then.
 fn requested_at(view: &View<'_>, grant: &GrantLife<'_>, renewal: &Event) -> Option<u64> {
     if view.times.stamps == Stamps::Recorder {
         return None;

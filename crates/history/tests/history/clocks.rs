@@ -1,5 +1,5 @@
-//! Processes whose clocks are slow, fast or jump. All times of a history are the machine's: the process states anew when a
-//! validity ends, once its clock is another one.
+//! Processes whose clocks are slow, fast or jump. All times of a history are the machine's: the process states anew
+//! when a validity ends, once its clock is another one.
 
 use leasehold_history::{Invariant, Stage};
 

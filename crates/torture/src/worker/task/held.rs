@@ -1,7 +1,7 @@
 //! A grant in the hands of a task: its validity, its renewals and its loss, each reported when it is seen.
 //!
-//! Ground rules: the end of the validity is one of the worker's clock, and is reported as one of the machine's. When that
-//! clock was changed, it is reported anew before anything else of the grant.
+//! Ground rules: the end of the validity is one of the worker's clock, and is reported as one of the machine's. When
+//! that clock was changed, it is reported anew before anything else of the grant.
 
 use std::io;
 use std::pin::pin;
@@ -19,8 +19,8 @@ use crate::worker::send_event;
 /// A grant, and what was reported of it last.
 pub(super) struct HeldLock<'t> {
     pub(super) guard: Arc<Guard>,
-    /// Ends with the loss, where the holder learns of it by being told and never looks. A task of its own: a wait beside
-    /// others would look at the clock whenever one of those is ready.
+    /// Ends with the loss, where the holder learns of it by being told and never looks. A task of its own: a wait
+    /// beside others would look at the clock whenever one of those is ready.
     pub(super) told: Option<JoinHandle<()>>,
     pub(super) key: String,
     pub(super) owner: String,
