@@ -51,7 +51,9 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "a server hangs past the lease",
-        "the server, or the leader of several, is stopped (SIGSTOP) for 1 to 1.5 times the ttl",
+        "the server, or the leader of several, is stopped (SIGSTOP) for 1 to 1.5 times the ttl; every second time, where \
+         the servers sync what they confirm, only their disk hangs instead, or a sync takes a quarter of the \
+         ttl",
     ),
     (
         "a client is killed",

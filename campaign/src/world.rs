@@ -3,12 +3,14 @@
 //! Ground rules: every server is one of the test kit, which ends it no matter how the campaign ends. Half of the
 //! workers use one network, half another, so that a fault can hit one half alone.
 
+mod c_program;
 mod clock;
 mod effect;
 mod nodes;
 mod operations;
 mod redis;
 mod servers;
+mod slow_disk;
 mod sql;
 
 use std::net::SocketAddr;
@@ -18,6 +20,7 @@ use leasehold::Client;
 use leasehold_testkit::{Directory, Proxy, SmallDisk, Way};
 
 use crate::{Outcome, Store};
+use slow_disk::SlowDisk;
 
 pub use clock::ClockShim;
 pub use effect::{Effect, Target};
@@ -44,6 +47,8 @@ pub struct Needs {
     pub tls: bool,
     /// A file of changes that survives a kill, where the server has none by itself.
     pub durable: bool,
+    /// A disk that can become slow, and that what is confirmed has reached.
+    pub slow_disk: bool,
 }
 
 /// A running store.
@@ -56,6 +61,7 @@ pub struct World {
     networks: [Vec<Proxy>; 2],
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ClockShim>,
+    pub(crate) slow_disk: Option<SlowDisk>,
     /// The file system of files that may be full.
     pub(crate) disk: Option<SmallDisk>,
     _directory: Option<Directory>,
@@ -111,15 +117,16 @@ impl World {
         };
         let clock = if needs.clock || needs.client_clock { Some(ClockShim::build()?) } else { None };
         let of_servers = clock.as_ref().filter(|_| needs.clock);
+        let slow_disk = if needs.slow_disk { Some(SlowDisk::build()?) } else { None };
         let path = directory.as_ref().map(Directory::path).or(disk.as_ref().map(SmallDisk::path));
-        let servers = Servers::start(store, needs, path, of_servers).await?;
+        let servers = Servers::start(store, needs, path, of_servers, slow_disk.as_ref()).await?;
         let mut networks = [Vec::new(), Vec::new()];
         for network in &mut networks {
             for addr in servers.entrances() {
                 network.push(Proxy::start(addr).await?);
             }
         }
-        let world = World { store, needs, networks, servers, clock, disk, _directory: directory };
+        let world = World { store, needs, networks, servers, clock, slow_disk, disk, _directory: directory };
         if store == Store::Redlock {
             world.arm().await?;
         }

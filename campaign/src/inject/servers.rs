@@ -1,6 +1,6 @@
 //! Faults of servers: F3, F5, F9, F24, F26.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_testkit::{Data, Way};
@@ -10,14 +10,29 @@ use super::{Injection, Round, Scene};
 use crate::world::{Effect, Needs, Network, Servers, World};
 use crate::{Outcome, Store};
 
-/// F3: the server that decides is stopped past a lease.
+/// F3: the server that decides is stopped past a lease, and in turn only its disk hangs, or is slow.
 #[derive(Default)]
 pub(super) struct Hang {
     stopped: Option<usize>,
 }
 
+impl Hang {
+    /// Returns `true` if what the store confirms has reached a disk, which can become slow.
+    fn has_disk(store: Store) -> bool {
+        matches!(store, Store::Redis | Store::Etcd | Store::ZooKeeper | Store::Postgres | Store::MariaDb)
+    }
+
+    fn is_of_disk(store: Store, round: &Round) -> bool {
+        Hang::has_disk(store) && round.number % 2 == 1
+    }
+}
+
 #[async_trait]
 impl Injection for Hang {
+    fn needs(&self, store: Store) -> Needs {
+        Needs { slow_disk: Hang::has_disk(store), ..Needs::default() }
+    }
+
     fn shape(&self, plan: &mut Plan) {
         super::long_holds(plan);
     }
@@ -27,13 +42,22 @@ impl Injection for Hang {
     }
 
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
+        let ttl = scene.world.store.ttl();
+        if Hang::is_of_disk(scene.world.store, round) {
+            return slow_down(scene.world, round.one_of(&[ttl / 4, ttl * 2])).await;
+        }
         let server = scene.world.leader(round.pick).await?;
         scene.world.stop(server)?;
         self.stopped = Some(server);
         Ok(Effect::new(format!("server {server} is stopped"), 1_u64))
     }
 
-    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+    async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome {
+        if Hang::is_of_disk(scene.world.store, round) {
+            scene.world.slow_disk.as_ref().ok_or(NO_SLOW_DISK)?.set(Duration::ZERO)?;
+            scene.world.settle().await?;
+            revocations_are_over(scene.world).await;
+        }
         if let Some(server) = self.stopped.take() {
             scene.world.resume(server)?;
             scene.world.settle().await?;
@@ -41,6 +65,21 @@ impl Injection for Hang {
         }
         Ok(())
     }
+}
+
+const NO_SLOW_DISK: &str = "the store was started with a disk that cannot become slow";
+
+/// Slows the disk down, and waits until a call that waits for it was held up.
+async fn slow_down(world: &World, delay: Duration) -> Outcome<Effect> {
+    let disk = world.slow_disk.as_ref().ok_or(NO_SLOW_DISK)?;
+    let before = disk.held_up()?;
+    disk.set(delay)?;
+    let end = Instant::now() + world.store.ttl();
+    while disk.held_up()? == before && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let held_up = disk.held_up()? - before;
+    Ok(Effect::new(format!("each call that waits for the disk takes {delay:?}"), held_up))
 }
 
 /// F5: a server is killed, and comes back with its data or without.

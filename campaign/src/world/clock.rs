@@ -4,10 +4,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use leasehold_testkit::{Directory, require};
+use leasehold_testkit::Directory;
 
+use super::c_program::{compile, quoted};
 use crate::Outcome;
 
 /// The library, and the file whose number of seconds it adds to the clock.
@@ -25,18 +25,8 @@ impl ClockShim {
     /// # Errors
     /// [`leasehold_testkit::Error::is_missing`] without a compiler; else what the compiler says.
     pub fn build() -> Outcome<ClockShim> {
-        let compiler = require::program("cc", "gcc")?;
         let shim = ClockShim { directory: Directory::create("clock")? };
-        let source = shim.path("shim.c");
-        std::fs::write(&source, SOURCE)?;
-        let mut command = Command::new(compiler);
-        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(shim.path(LIBRARY)).arg(&source);
-        let output = command.output()?;
-        if !output.status.success() {
-            return Err(
-                format!("the clock cannot be built: {}", String::from_utf8_lossy(&output.stderr)).into()
-            );
-        }
+        compile(SOURCE, &shim.path(LIBRARY), &["-shared", "-fPIC"])?;
         shim.set(0)?;
         Ok(shim)
     }
@@ -89,12 +79,12 @@ impl ClockShim {
     }
 }
 
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use leasehold_testkit::require;
+
     use super::*;
 
     fn shown(wrapper: &Path) -> i64 {

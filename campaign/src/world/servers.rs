@@ -10,6 +10,7 @@ use leasehold_testkit::{
 
 use super::Needs;
 use super::clock::ClockShim;
+use super::slow_disk::SlowDisk;
 use crate::{Outcome, Store};
 
 /// The servers of a store.
@@ -57,6 +58,7 @@ impl Servers {
         needs: Needs,
         directory: Option<&Path>,
         clock: Option<&ClockShim>,
+        slow_disk: Option<&SlowDisk>,
     ) -> Outcome<Servers> {
         let path = || directory.map(|path| path.display().to_string()).unwrap_or_default();
         Ok(match store {
@@ -69,13 +71,19 @@ impl Servers {
             }
             Store::Redis => {
                 let builder = RedisServer::builder();
-                let builder = if needs.durable { builder.persistence(Appendonly::Always) } else { builder };
+                let builder = if needs.durable || needs.slow_disk {
+                    builder.persistence(Appendonly::Always)
+                } else {
+                    builder
+                };
                 let builder = if needs.tls { builder.tls(Tls::Server) } else { builder };
-                let builder = match clock {
-                    Some(clock) => {
-                        let wrapper = clock.wrapper(&builder.find()?)?;
-                        builder.program(wrapper.display().to_string())
-                    }
+                let wrapper = match (clock, slow_disk) {
+                    (Some(clock), _) => Some(clock.wrapper(&builder.find()?)?),
+                    (None, Some(disk)) => Some(disk.wrapper(&builder.find()?)?),
+                    (None, None) => None,
+                };
+                let builder = match wrapper {
+                    Some(wrapper) => builder.program(wrapper.display().to_string()),
                     None => builder,
                 };
                 Servers::Redis(Box::new(builder.start().await?))
@@ -90,18 +98,32 @@ impl Servers {
                 let builder = EtcdCluster::builder().members(3);
                 let builder =
                     if needs.small { builder.arg("--quota-backend-bytes=16777216") } else { builder };
+                let builder = match slow_disk {
+                    Some(disk) => {
+                        let wrapper = disk.wrapper(&builder.find()?)?;
+                        builder.program(wrapper)
+                    }
+                    None => builder,
+                };
                 Servers::Etcd(builder.start().await?)
             }
-            Store::ZooKeeper => Servers::ZooKeeper(ZooKeeperEnsemble::start(3).await?),
-            _ if store.is_postgres() => Servers::postgres(needs).await?,
-            _ => Servers::mariadb(needs).await?,
+            Store::ZooKeeper => Servers::ZooKeeper(match slow_disk {
+                Some(disk) => ZooKeeperEnsemble::start_by(&disk.launcher(), 3, "forceSync=yes").await?,
+                None => ZooKeeperEnsemble::start(3).await?,
+            }),
+            _ if store.is_postgres() => Servers::postgres(needs, slow_disk).await?,
+            _ => Servers::mariadb(needs, slow_disk).await?,
         })
     }
 
-    async fn postgres(needs: Needs) -> Outcome<Servers> {
+    async fn postgres(needs: Needs, slow_disk: Option<&SlowDisk>) -> Outcome<Servers> {
         // A standby has to allow as many connections as its primary, and the kit's has the kit's number.
         let builder = PostgresServer::builder();
         let builder = if needs.standby { builder } else { builder.setting("max_connections", "900") };
+        let builder = match slow_disk {
+            Some(disk) => builder.launcher(disk.launcher()).setting("fsync", "on"),
+            None => builder,
+        };
         let primary = builder.start().await?;
         if needs.user {
             primary.sql("CREATE ROLE jobs LOGIN SUPERUSER").await?;
@@ -117,9 +139,13 @@ impl Servers {
         Ok(Servers::Postgres { primary: Box::new(primary), standby, pooler })
     }
 
-    async fn mariadb(needs: Needs) -> Outcome<Servers> {
+    async fn mariadb(needs: Needs, slow_disk: Option<&SlowDisk>) -> Outcome<Servers> {
         let builder = MariaDbServer::builder().setting("max-connections", "900");
         let builder = if needs.standby { builder.replicated() } else { builder };
+        let builder = match slow_disk {
+            Some(disk) => builder.launcher(disk.launcher()).setting("innodb-flush-method", "fsync"),
+            None => builder,
+        };
         let primary = builder.start().await?;
         if needs.user {
             primary.sql("CREATE USER jobs@'127.0.0.1'; GRANT ALL ON *.* TO jobs@'127.0.0.1'").await?;

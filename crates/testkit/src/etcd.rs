@@ -177,7 +177,7 @@ impl EtcdCluster {
         let mut args =
             self.builder.args(number, [&client, &peer, &metrics], &peers, self.certificates.as_ref());
         args.push("--initial-cluster-state=existing".into());
-        let process = Process::spawn(&self.builder.installed()?, args, directory)?;
+        let process = Process::spawn(&self.builder.find()?, args, directory)?;
         self.members.push(Member { process, client, peer, metrics });
         self.await_leader_at(number).await
     }
@@ -202,7 +202,7 @@ impl EtcdCluster {
         args.push("--initial-cluster-state=existing".into());
         self.change_members(&["add", &name, &url], "already exist").await?;
         let directory = Directory::create_in_memory(&format!("etcd-{name}"))?;
-        self.members[number].process = Process::spawn(&self.builder.installed()?, args, directory)?;
+        self.members[number].process = Process::spawn(&self.builder.find()?, args, directory)?;
         self.await_leader_at(number).await
     }
 
@@ -406,8 +406,11 @@ impl EtcdBuilder {
         require::or_skip("etcd", self.start().await)
     }
 
-    /// Returns the program that the members run.
-    fn installed(&self) -> Result<PathBuf, Error> {
+    /// Returns the program that the members run: the one that was asked for, else the chosen or the installed one.
+    ///
+    /// # Errors
+    /// [`Error::is_missing`] where it is not installed; another error where what was chosen is not there.
+    pub fn find(&self) -> Result<PathBuf, Error> {
         match &self.program {
             Some(program) => Ok(program.clone()),
             None => chosen::program(chosen::ETCD, "etcd", "etcd-server"),
@@ -415,7 +418,7 @@ impl EtcdBuilder {
     }
 
     async fn start_once(&self) -> Result<EtcdCluster, Error> {
-        let program = self.installed()?;
+        let program = self.find()?;
         let directory = Directory::create("etcd")?;
         let certificates = if self.tls { Some(Certificates::create(&directory)?) } else { None };
         let mut ports = Vec::new();

@@ -268,6 +268,8 @@ struct Programs {
     runner: Option<(PathBuf, u32, u32)>,
     /// The language of its messages.
     language: Option<String>,
+    /// The program that starts the server, where it does not start by itself.
+    launcher: Option<PathBuf>,
 }
 
 impl Programs {
@@ -276,12 +278,18 @@ impl Programs {
         if let Some(folder) = chosen::place(chosen::POSTGRES)? {
             // Asked for, so that its absence is an error that names the choice.
             chosen::program(chosen::POSTGRES, "postgres", "postgresql")?;
-            return Ok(Self { folder, psql: psql()?, runner: runner()?, language: None });
+            return Ok(Self { folder, psql: psql()?, runner: runner()?, language: None, launcher: None });
         }
         let folder = Self::installed()?;
         // The one in PATH is a script of Debian that looks for this one, which takes longer than the question.
         let own = Some(folder.join("psql")).filter(|own| own.is_file());
-        Ok(Self { folder, psql: own.map_or_else(psql, Ok)?, runner: runner()?, language: None })
+        Ok(Self {
+            folder,
+            psql: own.map_or_else(psql, Ok)?,
+            runner: runner()?,
+            language: None,
+            launcher: None,
+        })
     }
 
     /// Returns the folder of the newest installed version.

@@ -62,6 +62,21 @@ impl Process {
         Ok(process)
     }
 
+    /// Starts a program as [`Process::spawn`] does, or a launcher with the program and its arguments as its own.
+    pub(crate) fn spawn_by(
+        launcher: Option<&Path>,
+        program: &Path,
+        args: impl IntoIterator<Item = OsString>,
+        directory: Directory,
+    ) -> Result<Self, Error> {
+        match launcher {
+            None => Process::spawn(program, args, directory),
+            Some(launcher) => {
+                Process::spawn(launcher, [program.as_os_str().to_owned()].into_iter().chain(args), directory)
+            }
+        }
+    }
+
     /// Starts it again, with the same arguments, after it was killed, terminated or has exited.
     pub fn start(&self) -> Result<(), Error> {
         let mut running = self.running();

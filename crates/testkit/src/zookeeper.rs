@@ -3,6 +3,7 @@
 //! The kit asks its servers by ZooKeeper's four-letter words, each over a connection of its own, which open
 //! no session and are not counted as requests.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,15 @@ impl ZooKeeperEnsemble {
         Self::start_as(servers, Speech::Plain, "").await
     }
 
+    /// Starts as [`ZooKeeperEnsemble::start`] does, each server by a launcher that gets its command line, and with these
+    /// settings, as [`ZooKeeperEnsemble::start_with_or_skip`] takes them.
+    ///
+    /// # Errors
+    /// As [`ZooKeeperEnsemble::start`].
+    pub async fn start_by(launcher: &Path, servers: usize, settings: &str) -> Result<Self, Error> {
+        on_free_ports(|| Self::start_once(servers, Speech::Plain, settings, Some(launcher))).await
+    }
+
     /// Starts as [`ZooKeeperEnsemble::start`] does; besides, clients may speak TLS on ports of their own,
     /// where they have to prove their identity, with certificates made for this ensemble.
     ///
@@ -83,7 +93,7 @@ impl ZooKeeperEnsemble {
     }
 
     async fn start_as(servers: usize, speech: Speech, settings: &str) -> Result<Self, Error> {
-        on_free_ports(|| Self::start_once(servers, speech, settings)).await
+        on_free_ports(|| Self::start_once(servers, speech, settings, None)).await
     }
 
     /// Starts as [`ZooKeeperEnsemble::start`] does, or ends the test as skipped; see [`require`].
@@ -102,7 +112,12 @@ impl ZooKeeperEnsemble {
         require::or_skip("zookeeper", Self::start_tls(servers).await)
     }
 
-    async fn start_once(servers: usize, speech: Speech, settings: &str) -> Result<Self, Error> {
+    async fn start_once(
+        servers: usize,
+        speech: Speech,
+        settings: &str,
+        launcher: Option<&Path>,
+    ) -> Result<Self, Error> {
         let java = require::program("java", "default-jre-headless")?;
         let chosen = chosen::place(chosen::ZOOKEEPER)?;
         let is_chosen = chosen.is_some();
@@ -138,7 +153,8 @@ impl ZooKeeperEnsemble {
             std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
             directory.write(&format!("{DATA}/myid"), &format!("{}\n", number + 1))?;
             directory.write(CONFIG, &config)?;
-            let process = Process::spawn(&java, java_args(&jars), directory)?;
+            let args = java_args(&jars).into_iter().map(OsString::from);
+            let process = Process::spawn_by(launcher, &java, args, directory)?;
             nodes.push(Node { process, ports });
         }
         let ensemble = Self { nodes, tls };

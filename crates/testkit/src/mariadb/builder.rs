@@ -1,7 +1,7 @@
 //! The options of a MariaDB server, and how it is started.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{DATA, LOG_SIZE, MYSQL_OPTIONS, MariaDbServer, Programs, SOCKET};
 use crate::certificates::Certificates;
@@ -17,6 +17,7 @@ pub struct MariaDbBuilder {
     settings: Vec<String>,
     tls: bool,
     password: Option<String>,
+    launcher: Option<PathBuf>,
 }
 
 impl MariaDbBuilder {
@@ -56,6 +57,13 @@ impl MariaDbBuilder {
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Starts the server by this program, which gets the command line of the server as its arguments.
+    #[must_use]
+    pub fn launcher(mut self, launcher: impl Into<PathBuf>) -> Self {
+        self.launcher = Some(launcher.into());
         self
     }
 
@@ -106,7 +114,7 @@ impl MariaDbBuilder {
             args.push(path("ssl-key", &server.key));
         }
         args.extend(self.settings.iter().map(OsString::from));
-        let process = Process::spawn(&programs.mariadbd, args, directory)?;
+        let process = Process::spawn_by(self.launcher.as_deref(), &programs.mariadbd, args, directory)?;
         let password = self.password.clone();
         let server = MariaDbServer { process, port, programs, certificates, password };
         server.ready().await?;

@@ -1,7 +1,7 @@
 //! The options of a PostgreSQL server, and how it is started.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{DATA, PostgresServer, Programs};
 use crate::certificates::Certificates;
@@ -18,6 +18,7 @@ pub struct PostgresBuilder {
     tls: bool,
     password: Option<String>,
     language: Option<String>,
+    launcher: Option<PathBuf>,
 }
 
 impl PostgresBuilder {
@@ -51,6 +52,13 @@ impl PostgresBuilder {
     pub fn language(mut self, language: &str) -> Self {
         self.language = Some(language.to_owned());
         self.setting("lc_messages", "C.UTF-8")
+    }
+
+    /// Starts the server by this program, which gets the command line of the server as its arguments.
+    #[must_use]
+    pub fn launcher(mut self, launcher: impl Into<PathBuf>) -> Self {
+        self.launcher = Some(launcher.into());
+        self
     }
 
     /// Starts the server and waits until it answers.
@@ -88,7 +96,8 @@ impl PostgresBuilder {
         programs.fill(&directory, self.password.as_deref()).await?;
         let mut settings = certificates.as_ref().map(tls_settings).unwrap_or_default();
         settings.extend(self.settings.iter().cloned());
-        let programs = Programs { language: self.language.clone(), ..programs };
+        let (language, launcher) = (self.language.clone(), self.launcher.clone());
+        let programs = Programs { language, launcher, ..programs };
         launch(programs, directory, &settings, certificates, self.password.clone()).await
     }
 }
@@ -102,6 +111,7 @@ pub(super) async fn launch(
     password: Option<String>,
 ) -> Result<PostgresServer, Error> {
     let port = Port::take()?;
+    let launcher = programs.launcher.clone();
     let (program, mut args) = programs.command("postgres");
     args.extend(["-D".into(), directory.path().join(DATA).into_os_string()]);
     let sockets = format!("unix_socket_directories={}", directory.path().display());
@@ -112,7 +122,7 @@ pub(super) async fn launch(
     for setting in settings {
         args.extend([OsString::from("-c"), OsString::from(setting)]);
     }
-    let process = Process::spawn(&program, args, directory)?;
+    let process = Process::spawn_by(launcher.as_deref(), &program, args, directory)?;
     let server = PostgresServer { process, port, programs, certificates, password };
     server.ready().await?;
     Ok(server)
