@@ -133,7 +133,7 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 - F6 of PostgreSQL lost no write: its standby read later what the primary had sent.\n\
 \x20 In F6 hardly any lock was held past its lease.\n\
 - Runs until 2026-11-28, those on newer servers among them, had milder faults.\n\
-\x20 F15 stepped the wall clock of clients and no other clock, and F20 dropped acquisitions within 20 ms.\n\
+\x20 F3 slowed no disk down, F15 stepped the wall clock of clients and no other clock, and F20 dropped acquisitions within 20 ms.\n\
 \x20 F24 replaced no member of etcd, and in F30 no certificate had expired.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
 - Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
