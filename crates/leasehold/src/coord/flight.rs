@@ -376,9 +376,10 @@ impl SingleFlight {
         if slot_ref.slot.refreshing.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        // Before the task: one that never runs must not leave the mark.
+        let refreshing = RefreshGuard(slot_ref);
         let (flight, register, engine) = (self.clone(), register.clone(), self.engine.clone());
         self.engine.spawn(async move {
-            let refreshing = RefreshGuard(slot_ref);
             let renewed = async {
                 match flight.turn().try_lock().await? {
                     Some(guard) => {
