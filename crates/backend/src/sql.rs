@@ -3,6 +3,7 @@
 
 mod connections;
 mod diagnose;
+mod dials;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use leasehold_core::{
 
 pub use connections::{dial_in_turn, permit};
 pub use diagnose::{Rights, privileges_finding, unexamined_finding, user_for_locks};
+pub use dials::Dials;
 
 use crate::cell::{Cell, MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::url::sql::SqlOptions;

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_backend::sql;
-use leasehold_core::{Clock, Failure, Moment};
+use leasehold_backend::sql::{self, Dials};
+use leasehold_core::{Clock, Effect, Failure, Moment};
 use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -22,13 +22,14 @@ pub(crate) struct Pool {
     pub(crate) config: Arc<MySqlConfig>,
     idle: Mutex<Vec<(Link, Moment)>>,
     permits: Semaphore,
+    dials: Dials,
     clock: Arc<dyn Clock>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
         let permits = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), permits, clock }
+        Pool { config, idle: Mutex::default(), permits, dials: Dials::default(), clock }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. Returns the
@@ -98,7 +99,12 @@ impl Pool {
             // The others were used before it, and are not asked one after the other.
             self.idle().clear();
         }
-        Ok((permit, Link::dial(&self.config).await?))
+        // One that was returned a moment ago.
+        let returned = || self.take().map(|(link, _)| link);
+        let dial = Link::dial(&self.config);
+        // Boxed, so that the common future stays small.
+        let dialled = Box::pin(self.dials.connect(self.config.sql.timeout, returned, dial));
+        Ok((permit, dialled.await?))
     }
 
     /// Keeps the connection as [`Pool::check_in`] does, but not where a race was lost: the statements behind
@@ -112,6 +118,13 @@ impl Pool {
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
     /// server may leave a transaction open, and a server that has become a replica must not be used again.
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        let is_unanswered =
+            matches!(answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown);
+        if is_unanswered {
+            self.dials.unanswered()
+        } else {
+            self.dials.answered()
+        }
         match answer {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
             Err(Refusal::NoTable(_)) => {}

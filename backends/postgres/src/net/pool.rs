@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use leasehold_backend::sql::Dials;
 use leasehold_backend::{random, sql};
 use leasehold_core::{Effect, Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,12 +23,13 @@ pub(crate) struct Pool {
     pub(crate) config: Arc<PostgresConfig>,
     idle: Mutex<Vec<Link>>,
     permits: Semaphore,
+    dials: Dials,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
         let permits = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), permits }
+        Pool { config, idle: Mutex::default(), permits, dials: Dials::default() }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. A row of the
@@ -107,9 +109,16 @@ impl Pool {
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        let is_unanswered =
+            matches!(answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown);
+        if is_unanswered {
+            self.dials.unanswered()
+        } else {
+            self.dials.answered()
+        }
         match answer {
             // The others are most likely broken as well, and a server that is gone may never say so.
-            Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown => self.idle().clear(),
+            Err(Refusal::Failed(_)) if is_unanswered => self.idle().clear(),
             Err(Refusal::Failed(_) | Refusal::Cancelled(_)) => {}
             Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.give_back(link),
         }
@@ -126,7 +135,11 @@ impl Pool {
     pub(crate) async fn lend(&self) -> Result<Link, Failure> {
         match self.take() {
             Some(link) => Ok(link),
-            None => Link::dial(&self.config).await,
+            None => {
+                let dial = Link::dial(&self.config);
+                // Boxed, so that the common future stays small.
+                Box::pin(self.dials.connect(self.config.sql.timeout, || self.take(), dial)).await
+            }
         }
     }
 
