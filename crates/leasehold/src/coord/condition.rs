@@ -18,7 +18,7 @@ use super::members::{Member, Members};
 use crate::engine::registers::record::{Parts, Record, are_distinct, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock::{Guard, RwLock};
+use crate::lock::{Guard, HeldUntilReleased, RwLock};
 
 /// A condition to wait for under a lock, across all processes that use the same store.
 ///
@@ -66,7 +66,7 @@ use crate::lock::{Guard, RwLock};
 /// # Does not promise
 /// The condition may not be met after a wake-up: another task may have been quicker, or the wake-up may
 /// be spurious, as happens if a receiver that still lives was not heard of for its
-/// [ttl](Condition::ttl). So wait in a loop. A notification may reach the next waiter late if its
+/// [ttl](Condition::ttl), or if the store did not answer the release of the lock. So wait in a loop. A notification may reach the next waiter late if its
 /// receiver died unnoticed: that takes up to one and a third of that ttl.
 ///
 /// # Room
@@ -246,8 +246,14 @@ impl Guard {
         let place = Place::take(condition, register, &self).await?;
         // Every later holder of the lock finds this waiter. If this task lost the lock before, its successor
         // may have missed it. Its owner may have acquired the lock once more meanwhile.
-        self.release_to_wait("wait").await?;
-        let outcome = place.wait_notified(limit).await?;
+        let outcome = match self.release_to_wait("wait").await? {
+            HeldUntilReleased::Yes => place.wait_notified(limit).await?,
+            // A holder may have notified before this waiter was recorded, so its task looks again at once.
+            HeldUntilReleased::Unknown => {
+                place.leave_unless_notified().await?;
+                WaitOutcome::Notified
+            }
+        };
         let guard = reacquire.lock().await?;
         place.leave();
         Ok((guard, outcome))

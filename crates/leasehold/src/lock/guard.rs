@@ -272,25 +272,33 @@ impl Guard {
 
     /// Releases the lock as [`Guard::release`] does, for a wait until it is re-acquired. The store is asked in
     /// any case: the lock is neither handed off nor does it linger, since a loss that only the store knows would
-    /// not be seen.
+    /// not be seen. Returns whether the lock was held until then.
     ///
     /// # Errors
     /// `Invalid` if another guard of the same owner still holds the lock; otherwise as [`Guard::release`].
-    pub(crate) async fn release_to_wait(self, op: &'static str) -> Result<()> {
+    pub(crate) async fn release_to_wait(self, op: &'static str) -> Result<HeldUntilReleased> {
         self.hold().pin();
         let resource = self.resource().clone();
         let end = GuardEnd::of(self.hold.release().await, &resource);
         match end.map_err(|error| error.with_op(op))? {
-            GuardEnd::Freed => Ok(()),
+            GuardEnd::Freed(held) => Ok(held),
             GuardEnd::Shared => Err(held_more_than_once(op, &resource)),
         }
     }
 }
 
+/// Whether a lock was held when the store released it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldUntilReleased {
+    Yes,
+    /// Not known: another client may have held the lock before.
+    Unknown,
+}
+
 /// The end of a guard that was not lost.
 enum GuardEnd {
     /// The lock is free.
-    Freed,
+    Freed(HeldUntilReleased),
     /// Another guard of the same owner still holds the lock.
     Shared,
 }
@@ -300,7 +308,8 @@ impl GuardEnd {
         match ended {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, resource)),
             (_, None) => Ok(GuardEnd::Shared),
-            (_, Some(Released::Freed)) => Ok(GuardEnd::Freed),
+            (_, Some(Released::Freed)) => Ok(GuardEnd::Freed(HeldUntilReleased::Yes)),
+            (_, Some(Released::PresumablyFreed)) => Ok(GuardEnd::Freed(HeldUntilReleased::Unknown)),
             (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, resource)),
             (_, Some(Released::Unknown(failure))) => {
                 Err(Error::new(ErrorKind::OutcomeUnknown, "release", failure.detail()).on(resource))

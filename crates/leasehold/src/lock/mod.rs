@@ -25,6 +25,7 @@ use crate::engine::{DeadlockCheck, Engine, Owner, Wait, WaitOptions, Want, Wante
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 pub use guard::Guard;
+pub(crate) use guard::HeldUntilReleased;
 pub use mutex::Mutex;
 pub use request::LockRequest;
 pub use revocation::Revocation;

@@ -28,6 +28,9 @@ use crate::panics::{answered, spanned};
 pub(crate) enum Released {
     /// The claim was held, and is free now.
     Freed,
+    /// The claim was valid by the clock and is free now: an attempt without an answer released it, or its lease ended
+    /// before an attempt arrived, or it had been lost before. The cases cannot be distinguished.
+    PresumablyFreed,
     /// The claim was no longer held: it had been lost before.
     Gone,
     /// The server did not answer; the claim ends with its ttl at the latest.
@@ -215,7 +218,7 @@ impl Job {
             (Release::Freed, Some(_)) => Released::Freed,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
             // the two cases cannot be distinguished. Or its lease ended before an attempt arrived.
-            (Release::Gone, Some(end)) if self.may_be_done || now >= end => Released::Freed,
+            (Release::Gone, Some(end)) if self.may_be_done || now >= end => Released::PresumablyFreed,
             (Release::Gone, Some(_)) => Released::Gone,
         }
     }
