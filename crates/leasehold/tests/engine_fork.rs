@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use common::block_on;
 use futures_util::FutureExt;
 use leasehold::backend::{Clock, LossCause, Moment};
-use leasehold::{Client, ErrorKind, Guard, Owner, State, SystemClock, Tuning, blocking};
+use leasehold::{
+    Client, ErrorKind, Event, EventSubscriber, Guard, Owner, State, SystemClock, Tuning, blocking,
+};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -36,6 +38,8 @@ const PARENT: &str = "the_parent";
 const BLOCKING_PARENT: &str = "the_parent_that_blocks";
 /// The same where another thread has locked the clock of the client.
 const LOCKED_CLOCK_PARENT: &str = "the_parent_whose_clock_is_locked";
+/// The same where the child drops the last client.
+const LAST_CLIENT_PARENT: &str = "the_parent_of_a_last_client";
 /// The same where other threads acquire and release locks.
 const BUSY_PARENT: &str = "the_parent_whose_other_threads_lock";
 
@@ -81,6 +85,12 @@ async fn a_child_of_several_threads_releases_nothing() {
 fn a_child_waits_for_no_lock_of_another_thread() {
     forks(LOCKED_CLOCK_PARENT, "mem:", ALONE);
     forks(BUSY_PARENT, "mem:", "several threads");
+}
+
+/// What the drop of a client's parts locks may be locked by any thread of the parent.
+#[test]
+fn a_child_drops_no_part_of_a_client() {
+    forks(LAST_CLIENT_PARENT, "mem:", ALONE);
 }
 
 /// A store that ends what its copy in the child is dropped with would end what the parent holds.
@@ -339,6 +349,39 @@ fn the_parent_whose_clock_is_locked() {
         });
         drop(locked);
         locks
+    });
+}
+
+/// An event subscriber that keeps its state under a mutex.
+#[derive(Debug, Default)]
+struct MutexSubscriber(Mutex<u64>);
+
+impl EventSubscriber for MutexSubscriber {
+    fn on_event(&self, _: &Event<'_>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+}
+
+#[test]
+#[ignore = "it is the process that forks, run by a test above"]
+fn the_parent_of_a_last_client() {
+    let (clock, subscriber) = (Arc::new(MutexClock::default()), Arc::new(MutexSubscriber::default()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let builder = Client::builder().clock(clock.clone()).subscriber(subscriber.clone());
+        let locks = builder.open(&std::env::var(URL).unwrap()).await.unwrap();
+        let guard = locks.mutex("job").lock().await.unwrap();
+        let mut held = Some((guard, locks));
+        // As if other threads were inside of them. Nothing drives the runtime meanwhile.
+        let locked = (clock.0.lock().unwrap(), subscriber.0.lock().unwrap());
+        in_a_fork(|| {
+            let counts = || (Arc::strong_count(&clock), Arc::strong_count(&subscriber));
+            let parts = counts();
+            // The parent keeps its own until nothing is locked.
+            drop(held.take());
+            assert_eq!(counts(), parts, "the child has dropped parts of its parent's client");
+        });
+        drop(locked);
     });
 }
 

@@ -238,7 +238,14 @@ pub(crate) struct DeadlockCheck {
 }
 
 /// The engine of one client.
-pub(crate) struct Engine {
+pub(crate) struct Engine(
+    /// `None` only while it is dropped.
+    Option<Parts>,
+);
+
+/// The parts of an engine. In a fork none of them is dropped: the drop of a token locks, a map may be copied in the
+/// middle of a change, and connections and files belong to the parent.
+pub(crate) struct Parts {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tuning: Tuning,
@@ -280,31 +287,33 @@ impl Engine {
             let text = "this tokio runtime has no timers: build it with `enable_time` or `enable_all`";
             return Err(Error::new(ErrorKind::Invalid, "open", text));
         }
-        Ok(Arc::new_cyclic(|engine| Engine {
-            renewer: Renewer::start(
-                &runtime,
-                backend.clone(),
-                clock.clone(),
-                &tuning,
-                events.clone(),
-                engine.clone(),
-            ),
-            reaper: Reaper::start(&runtime, backend.clone(), clock.clone(), engine.clone()),
-            queues: LocalQueues::default(),
-            owners: Owners::default(),
-            closed: CancellationToken::new(),
-            unused_ttl: Once::new(),
-            ids: Stock::default(),
-            in_flight: InFlight::default(),
-            lately_busy: LatelyBusy::default(),
-            asked_at_once: AtomicU64::new(0),
-            contenders: TaskTracker::new(),
-            runtime,
-            process: Process::this(),
-            backend,
-            clock,
-            tuning,
-            events,
+        Ok(Arc::new_cyclic(|engine| {
+            Engine(Some(Parts {
+                renewer: Renewer::start(
+                    &runtime,
+                    backend.clone(),
+                    clock.clone(),
+                    &tuning,
+                    events.clone(),
+                    engine.clone(),
+                ),
+                reaper: Reaper::start(&runtime, backend.clone(), clock.clone(), engine.clone()),
+                queues: LocalQueues::default(),
+                owners: Owners::default(),
+                closed: CancellationToken::new(),
+                unused_ttl: Once::new(),
+                ids: Stock::default(),
+                in_flight: InFlight::default(),
+                lately_busy: LatelyBusy::default(),
+                asked_at_once: AtomicU64::new(0),
+                contenders: TaskTracker::new(),
+                runtime,
+                process: Process::this(),
+                backend,
+                clock,
+                tuning,
+                events,
+            }))
         }))
     }
 
@@ -476,19 +485,30 @@ impl Engine {
     }
 }
 
+impl Deref for Engine {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        // Invariant: only the drop takes the parts.
+        match &self.0 {
+            Some(parts) => parts,
+            None => unreachable!("an engine that is dropped is not reachable any more"),
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.is_forked() {
-            // Connections and files belong to the parent process. The leaked reference keeps the backend
-            // from being dropped in the fork.
-            std::mem::forget(self.backend.clone());
+            std::mem::forget(self.0.take());
             return;
         }
         // No handle is left through which a task could get a claim that rests.
-        for lease in self.queues.take_resting() {
+        let Some(parts) = &mut self.0 else { return };
+        for lease in parts.queues.take_resting() {
             if lease.retire() {
-                self.renewer.forget(&lease);
-                self.reaper.abandon(lease.claim.clone());
+                parts.renewer.forget(&lease);
+                parts.reaper.abandon(lease.claim.clone());
             }
         }
     }

@@ -12,14 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use leasehold_core::Resource;
+use leasehold_machine::Process;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
 use super::{FlightOutcome, ValueSource};
 use crate::error::{Error, Result};
 
-/// All flights of one client.
-#[derive(Debug, Default)]
+/// All flights of one client. A fork neither locks nor drops what is in them: another thread may have locked it.
+#[derive(Debug)]
 pub(crate) struct Flights {
+    /// The process of the client.
+    process: Process,
     /// The slots, each with the number of its seats.
     slots: Mutex<HashMap<Key, (usize, Arc<Slot>)>>,
 }
@@ -64,6 +67,20 @@ pub(super) enum JoinedFlight<'a> {
     Finished(Result<FlightOutcome>),
     /// The time to wait is over.
     Overdue,
+}
+
+impl Default for Flights {
+    fn default() -> Self {
+        Flights { process: Process::this(), slots: Mutex::default() }
+    }
+}
+
+impl Drop for Flights {
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
 }
 
 impl Flights {
@@ -142,6 +159,11 @@ impl SlotRef {
 
 impl Drop for SlotRef {
     fn drop(&mut self) {
+        if !self.flights.process.is_this() {
+            // The drop of the slot would lock as well.
+            std::mem::forget(self.slot.clone());
+            return;
+        }
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
         // Counted here, and not read from the slot's own count: that falls only after the map is
         // unlocked, and two callers that leave together would each see the other.
