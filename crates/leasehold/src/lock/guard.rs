@@ -6,8 +6,9 @@ use std::time::Duration;
 use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
 use tokio_util::sync::CancellationToken;
 
-use super::reacquire::{LockOptions, Reacquire};
+use super::reacquire::Reacquire;
 use super::run::while_held;
+use super::settings::GuardSettings;
 use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -55,16 +56,16 @@ use crate::error::{Error, ErrorKind, Result};
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     hold: HoldHandle,
-    terms: LockOptions,
+    settings: GuardSettings,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: HoldHandle, terms: LockOptions) -> Guard {
-        if !terms.min_hold.is_zero() {
-            let end = hold.now().after(terms.min_hold);
+    pub(crate) fn new(hold: HoldHandle, settings: GuardSettings) -> Guard {
+        if !settings.min_hold.is_zero() {
+            let end = hold.now().after(settings.min_hold);
             hold.keep_until(end);
         }
-        Guard { hold, terms }
+        Guard { hold, settings }
     }
 
     /// Returns the lock with its settings, to be acquired again after it was released.
@@ -81,7 +82,7 @@ impl Guard {
             return Err(held_more_than_once(op, self.resource()));
         }
         let hold = self.hold();
-        Ok(Reacquire::of(hold.engine().clone(), hold.lease(), self.terms.clone()))
+        Ok(Reacquire::of(hold.engine().clone(), hold.lease(), self.settings.clone()))
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.

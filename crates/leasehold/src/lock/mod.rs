@@ -11,18 +11,17 @@ mod revocation;
 mod run;
 mod rwlock;
 mod semaphore;
+mod settings;
 mod transfer;
 mod upgradable;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{
-    Durability, FenceGrade, Liveness, Note, QueueOrder, Resource, Share, Snapshot, SnapshotVersion,
-};
+use leasehold_core::{Durability, FenceGrade, Note, QueueOrder, Resource, Share, Snapshot, SnapshotVersion};
 
-use crate::engine::{DeadlockCheck, Engine, Owner, Wait, WaitOptions, Want, Wanted};
-use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
+use crate::engine::{DeadlockCheck, Engine, Owner, Wait, Want};
+use crate::error::{Error, Result, none_if_timed_out};
 
 pub use guard::Guard;
 pub(crate) use guard::HeldUntilReleased;
@@ -36,7 +35,7 @@ pub use semaphore::Semaphore;
 pub use transfer::TransferToken;
 pub use upgradable::Upgradable;
 
-use reacquire::LockOptions;
+use settings::Settings;
 
 /// The kinds of a [`Lock`].
 pub mod kind {
@@ -90,15 +89,7 @@ pub struct Lock<K: kind::Kind> {
     engine: Arc<Engine>,
     name: Result<Resource>,
     kind: K,
-    ttl: Duration,
-    is_ttl_set: bool,
-    max_hold: Option<Duration>,
-    min_hold: Duration,
-    lock_delay: Duration,
-    linger: Duration,
-    options: WaitOptions,
-    note: Note,
-    owner: Option<Owner>,
+    settings: Settings,
 }
 
 impl<K: kind::Kind> Lock<K> {
@@ -113,25 +104,8 @@ impl<K: kind::Kind> Lock<K> {
     }
 
     pub(crate) fn new(engine: Arc<Engine>, name: &str, kind: K, note: Note) -> Self {
-        let ttl = match engine.profile().liveness {
-            Liveness::Lease { min, max } => TTL.clamp(min, max),
-            _ => TTL,
-        };
-        let name = Resource::new(name).map_err(Error::from);
-        Lock {
-            engine,
-            name,
-            kind,
-            ttl,
-            is_ttl_set: false,
-            max_hold: None,
-            min_hold: Duration::ZERO,
-            lock_delay: Duration::ZERO,
-            linger: Duration::ZERO,
-            options: WaitOptions::default(),
-            note,
-            owner: None,
-        }
+        let settings = Settings::new(engine.profile(), note);
+        Lock { engine, name: Resource::new(name).map_err(Error::from), kind, settings }
     }
 
     /// Sets how long the server keeps the lock after the last sign of life of this process. Default: 30 s.
@@ -155,8 +129,8 @@ impl<K: kind::Kind> Lock<K> {
     /// of itself after the drift and the coarseness of the server's clock are subtracted. Nothing is sent then.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self.is_ttl_set = true;
+        self.settings.ttl = ttl;
+        self.settings.is_ttl_set = true;
         self
     }
 
@@ -170,12 +144,12 @@ impl<K: kind::Kind> Lock<K> {
     /// The store can keep the lock of a killed process for longer: on ZooKeeper until the session ends,
     /// which is about twice this time.
     pub fn effective_ttl(&self) -> Option<Duration> {
-        self.engine.profile().liveness.valid_for(self.ttl)
+        self.engine.profile().liveness.valid_for(self.settings.ttl)
     }
 
     /// Returns the value of [`Lock::ttl`].
     pub(crate) fn requested_ttl(&self) -> Duration {
-        self.ttl
+        self.settings.ttl
     }
 
     /// Sets the maximum time to hold the lock; no limit by default. At its end the lock counts as lost.
@@ -184,13 +158,13 @@ impl<K: kind::Kind> Lock<K> {
     /// When the lock is acquired: `Invalid` for zero.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.max_hold = Some(limit);
+        self.settings.guard.max_hold = Some(limit);
         self
     }
 
     /// Sets the maximum time to hold the lock, unless the user has set one.
     pub(crate) fn max_hold_unless_set(mut self, limit: Duration) -> Self {
-        self.max_hold.get_or_insert(limit);
+        self.settings.guard.max_hold.get_or_insert(limit);
         self
     }
 
@@ -205,7 +179,7 @@ impl<K: kind::Kind> Lock<K> {
     /// ZooKeeper after the session's timeout.
     #[must_use]
     pub fn min_hold(mut self, time: Duration) -> Self {
-        self.min_hold = time;
+        self.settings.guard.min_hold = time;
         self
     }
 
@@ -234,7 +208,7 @@ impl<K: kind::Kind> Lock<K> {
     /// `Invalid` if `ttl` plus `time` is longer than the longest ttl of the store.
     #[must_use]
     pub fn lock_delay(mut self, time: Duration) -> Self {
-        self.lock_delay = time;
+        self.settings.lock_delay = time;
         self
     }
 
@@ -300,7 +274,7 @@ impl<K: kind::Kind> Lock<K> {
     /// way.
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
-        self.linger = time;
+        self.settings.guard.linger = time;
         self
     }
 
@@ -315,21 +289,21 @@ impl<K: kind::Kind> Lock<K> {
     /// are always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.options.priority = priority;
+        self.settings.guard.wait.priority = priority;
         self
     }
 
     /// Sets the note that others see on the claim, while the claim is held or waits.
     #[must_use]
     pub fn note(mut self, note: Note) -> Self {
-        self.note = note;
+        self.settings.note = note;
         self
     }
 
     /// Acquires on behalf of `owner`. An owner can re-acquire a lock that it already holds.
     #[must_use]
     pub fn owner(mut self, owner: &Owner) -> Self {
-        self.owner = Some(owner.clone());
+        self.settings.guard.owner = Some(owner.clone());
         self
     }
 
@@ -406,7 +380,7 @@ impl<K: kind::Kind> Lock<K> {
     /// store is read: `Denied` if it does not let this client hold or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
-        self.options.deadlock_check = Some(DeadlockCheck { after, gives_up: true });
+        self.settings.guard.wait.deadlock_check = Some(DeadlockCheck { after, gives_up: true });
         self
     }
 
@@ -423,7 +397,7 @@ impl<K: kind::Kind> Lock<K> {
     /// refuses the announcement, that is logged, and the wait continues.
     #[must_use]
     pub fn announce_wait(mut self, after: Duration) -> Self {
-        self.options.deadlock_check = Some(DeadlockCheck { after, gives_up: false });
+        self.settings.guard.wait.deadlock_check = Some(DeadlockCheck { after, gives_up: false });
         self
     }
 
@@ -499,18 +473,14 @@ impl<K: kind::Kind> Lock<K> {
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
-        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.options).await?;
-        Ok(hold.map(|hold| Guard::new(hold, self.terms())))
+        let settings = &self.settings.guard;
+        let hold = self.engine.acquire(want, settings.owner.as_ref(), wait, settings.wait).await?;
+        Ok(hold.map(|hold| Guard::new(hold, settings.clone())))
     }
 
-    fn terms(&self) -> LockOptions {
-        LockOptions {
-            max_hold: self.max_hold,
-            min_hold: self.min_hold,
-            linger: self.linger,
-            options: self.options,
-            owner: self.owner.clone(),
-        }
+    /// Builds the request for this share, after everything that can be checked without sending anything is checked.
+    fn want(&self, share: Share) -> Result<Want> {
+        self.settings.want(&self.engine, self.name.clone()?, share)
     }
 
     async fn hold(&self, share: Share, wait: Wait) -> Result<Guard> {
@@ -525,115 +495,12 @@ impl<K: kind::Kind> Lock<K> {
         none_if_timed_out(self.hold(share, Wait::For(limit)).await)
     }
 
-    /// Returns another lock of the same client with the same settings; without an owner, and without a
-    /// minimum or a maximum time.
-    fn of_kind<L: kind::Kind>(&self, name: &str, kind: L) -> Lock<L> {
-        Lock {
-            ttl: self.ttl,
-            is_ttl_set: self.is_ttl_set,
-            lock_delay: self.lock_delay,
-            options: WaitOptions { deadlock_check: None, ..self.options },
-            ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
-        }
-    }
-
-    /// Checks the linger time.
-    fn check_linger(&self, resource: &Resource) -> Result<()> {
-        if self.linger <= self.ttl {
-            return Ok(());
-        }
-        let text = format!(
-            "a linger time of {:?} is longer than the ttl of {:?}: an idle process would keep others waiting for \
-             longer than one that crashed; take at most the ttl",
-            self.linger, self.ttl
-        );
-        Err(Error::new(ErrorKind::Invalid, "lock", text).on(resource))
-    }
-
-    /// Checks everything that can be checked without sending anything.
-    fn want(&self, share: Share) -> Result<Want> {
-        let resource = self.name.clone()?;
-        let profile = self.engine.profile();
-        profile.admits(share).map_err(|unmet| {
-            let text = match self.engine.backend().unsupported_reason(share) {
-                Some(why) => format!("{unmet}: {why}"),
-                None => unmet.to_string(),
-            };
-            Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
-        })?;
-        if self.options.deadlock_check.is_some() {
-            self.engine.announces_waits("lock").map_err(|error| error.on(&resource))?;
-        }
-        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
-        self.check_linger(&resource)?;
-        let name = profile.name;
-        match profile.liveness {
-            Liveness::Lease { min, max } => {
-                if !(min..=max).contains(&self.ttl) {
-                    let ttl = hours(self.ttl);
-                    return invalid(format!(
-                        "a ttl of {ttl} is out of range: {name} takes {min:?} to {}",
-                        hours(max)
-                    ));
-                }
-                if self.lock_delay > max - self.ttl {
-                    let (ttl, lock_delay, max) = (hours(self.ttl), hours(self.lock_delay), hours(max));
-                    let text = format!(
-                        "a ttl of {ttl} and a lock delay of {lock_delay} together exceed the longest lease of {name}, \
-                         which is {max}"
-                    );
-                    return invalid(text);
-                }
-            }
-            _ if !self.lock_delay.is_zero() => {
-                let text = format!(
-                    "a `{name}` store frees a lock when its holder's session or connection ends, so it cannot keep a \
-                     lock delay after a loss"
-                );
-                return Err(Error::new(ErrorKind::Unsupported, "lock", text).on(&resource));
-            }
-            _ => {}
-        }
-        if self.ttl < TTL_MIN {
-            return invalid(format!("a ttl of {:?} is too short: take {TTL_MIN:?} at least", self.ttl));
-        }
-        if !self.engine.is_useful(self.ttl) {
-            return invalid(format!(
-                "a ttl of {:?} is too short for this connection: less than a tenth of it is left after the drift \
-                 between two clocks and the coarseness of the server's are taken off; take a longer one",
-                self.ttl
-            ));
-        }
-        if self.max_hold.is_some_and(|limit| limit.is_zero()) {
-            return invalid("a max_hold of zero leaves no time to hold it".to_owned());
-        }
-        if self.options.deadlock_check.is_some() && self.owner.is_none() {
-            return invalid(
-                "deadlocks are found between owners, and this lock has none: add an `owner`, one for each thread \
-                 of control"
-                    .to_owned(),
-            );
-        }
-        if let Liveness::Heartbeat { valid } = profile.liveness
-            && self.is_ttl_set
-            && self.ttl != valid
-        {
-            self.engine.report_unused_ttl(self.ttl, valid);
-        }
-        Ok(Want::of(Wanted {
-            resource,
-            share,
-            ttl: self.ttl,
-            lock_delay: self.lock_delay,
-            max_hold: self.max_hold,
-            linger: self.linger,
-            note: self.note.clone(),
-        }))
+    /// Returns another lock of the same client, which belongs to this one.
+    fn companion<L: kind::Kind>(&self, name: &str, kind: L) -> Lock<L> {
+        let lock = Lock::new(self.engine.clone(), name, kind, self.settings.note.clone());
+        Lock { settings: self.settings.of_companion(), ..lock }
     }
 }
-
-const TTL: Duration = Duration::from_secs(30);
-const TTL_MIN: Duration = Duration::from_millis(20);
 
 /// Formats a duration for people: whole hours as hours, others as seconds.
 pub(crate) fn hours(length: Duration) -> String {

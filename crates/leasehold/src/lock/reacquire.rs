@@ -4,30 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Guard;
-use crate::engine::{Engine, Lease, Owner, Wait, WaitOptions, Want, Wanted};
+use super::settings::GuardSettings;
+use crate::engine::{Engine, Lease, Wait, Want, Wanted};
 use crate::error::{Error, Result};
-
-/// The settings of a lock, besides those that are part of its claim.
-#[derive(Clone, Debug)]
-pub(crate) struct LockOptions {
-    pub(super) max_hold: Option<Duration>,
-    pub(super) min_hold: Duration,
-    pub(super) linger: Duration,
-    pub(super) options: WaitOptions,
-    pub(super) owner: Option<Owner>,
-}
 
 /// A lock that was held, to be acquired again.
 #[derive(Debug)]
 pub(crate) struct Reacquire {
     engine: Arc<Engine>,
     want: Want,
-    terms: LockOptions,
+    settings: GuardSettings,
 }
 
 impl Reacquire {
-    pub(super) fn of(engine: Arc<Engine>, lease: &Lease, terms: LockOptions) -> Reacquire {
-        // As the ttl, the lock delay is that of the owner's first guard, which may not be that of `terms`.
+    pub(super) fn of(engine: Arc<Engine>, lease: &Lease, settings: GuardSettings) -> Reacquire {
+        // As the ttl, the lock delay is that of the owner's first guard, which may not be that of `settings`.
         let (claim, lock_delay) = (&lease.claim, lease.lock_delay());
         let want = Want::of(Wanted {
             resource: claim.resource.clone(),
@@ -35,11 +26,11 @@ impl Reacquire {
             // The ttl of the claim includes the lock delay.
             ttl: claim.ttl.saturating_sub(lock_delay),
             lock_delay,
-            max_hold: terms.max_hold,
-            linger: terms.linger,
+            max_hold: settings.max_hold,
+            linger: settings.linger,
             note: claim.note.clone(),
         });
-        Reacquire { engine, want, terms }
+        Reacquire { engine, want, settings }
     }
 
     /// Waits in the queue for the lock.
@@ -47,9 +38,9 @@ impl Reacquire {
     /// # Cancel safety
     /// If the future is dropped, nothing is left behind.
     pub(crate) async fn lock(&self) -> Result<Guard> {
-        let owner = self.terms.owner.as_ref();
-        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.options).await? {
-            Some(hold) => Ok(Guard::new(hold, self.terms.clone())),
+        let owner = self.settings.owner.as_ref();
+        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.settings.wait).await? {
+            Some(hold) => Ok(Guard::new(hold, self.settings.clone())),
             None => Err(Error::timeout(Duration::ZERO, &self.want.resource)),
         }
     }

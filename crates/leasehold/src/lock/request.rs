@@ -24,34 +24,8 @@ pub struct LockRequest {
 
 impl LockRequest {
     fn of<K: Kind>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
-        let Lock {
-            engine,
-            name,
-            ttl,
-            is_ttl_set,
-            max_hold,
-            min_hold,
-            lock_delay,
-            linger,
-            options,
-            note,
-            owner,
-            ..
-        } = lock;
-        let lock = Lock {
-            engine: engine.clone(),
-            name: name.clone(),
-            kind: (),
-            ttl: *ttl,
-            is_ttl_set: *is_ttl_set,
-            max_hold: *max_hold,
-            min_hold: *min_hold,
-            lock_delay: *lock_delay,
-            linger: *linger,
-            options: *options,
-            note: note.clone(),
-            owner: owner.clone(),
-        };
+        let Lock { engine, name, kind: _, settings } = lock;
+        let lock = Lock { engine: engine.clone(), name: name.clone(), kind: (), settings: settings.clone() };
         LockRequest { lock, share }
     }
 

@@ -138,7 +138,7 @@ impl<K: Kind> Lock<K> {
                 token.share
             ));
         }
-        if self.owner.is_some() {
+        if self.settings.guard.owner.is_some() {
             return invalid(
                 "a lock with an owner cannot take it over: accept the token without an owner".to_owned(),
             );
@@ -149,7 +149,7 @@ impl<K: Kind> Lock<K> {
         let allowed = Box::pin(redeem(notices, token.clone()));
         let resumption = TransferClaim { want, id: token.id, after: token.fence };
         let hold = self.engine.resume(resumption, allowed).await?;
-        Ok(Guard::new(hold, self.terms()))
+        Ok(Guard::new(hold, self.settings.guard.clone()))
     }
 }
 

@@ -14,7 +14,7 @@ use leasehold_core::{Fence, LossCause, Resource, Share, jittered};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use super::kind::{Exclusive, Shared};
-use super::reacquire::LockOptions;
+use super::settings::GuardSettings;
 use super::{Guard, Lock, while_held};
 use crate::engine::deadline::Deadline;
 use crate::engine::{Engine, Lease, State, Wait, Want, Wanted};
@@ -164,15 +164,15 @@ impl Drop for Gate {
 impl Upgradable {
     pub(super) async fn read(lock: &Lock<Shared>, wait: Wait) -> Result<Upgradable> {
         let resource = lock.name.clone()?;
-        if lock.owner.is_some() {
+        if lock.settings.guard.owner.is_some() {
             let text = "a reader that may become a writer cannot be re-entered: acquire it without an owner";
             return Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
         }
         lock.want(rest()?)?;
-        let gate = lock.of_kind(&format!("{resource}!upgrade"), Exclusive);
+        let gate = lock.companion(&format!("{resource}!upgrade"), Exclusive);
         gate.want(Share::MUTEX)?;
         // The two claims of an upgrade belong together, so neither stays behind alone.
-        let lock = &Lock { linger: Duration::ZERO, ..lock.clone() };
+        let lock = &lock.clone().linger(Duration::ZERO);
         let read = match lock.try_hold(Share::READER, wait).await? {
             Some(read) => read,
             None => return Err(Error::timeout(Duration::ZERO, &resource)),
@@ -290,8 +290,9 @@ impl Upgradable {
             }
             (Ok(outcome), None) => outcome?,
         };
-        let terms = LockOptions { max_hold: None, min_hold: Duration::ZERO, ..self.lock.terms() };
-        Ok((Guard::new(hold, terms), gate))
+        let settings = self.lock.settings.guard.clone();
+        let settings = GuardSettings { max_hold: None, min_hold: Duration::ZERO, ..settings };
+        Ok((Guard::new(hold, settings), gate))
     }
 
     /// Acquires the gate. Waits up to the deadline while an earlier upgrade, of this guard or of a reader that is
