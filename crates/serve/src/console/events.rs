@@ -16,7 +16,7 @@ use futures_util::stream;
 use leasehold::Resource;
 use leasehold_monitor::Followed;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Console;
 use super::lock::{Named, picture};
@@ -63,8 +63,9 @@ pub(super) async fn get(State(console): State<Arc<Console>>, Query(named): Query
 }
 
 impl Following {
-    /// Waits for another picture; says now and then that the stream lives.
+    /// Waits for another picture; says now and then that the stream lives, by an event that the script sees.
     async fn next(&mut self) -> Option<Bytes> {
+        let silent = Instant::now() + SILENCE;
         loop {
             let picture = self.picture();
             if picture != self.announced {
@@ -72,11 +73,11 @@ impl Following {
                 self.announced = picture;
                 return Some(Bytes::from(event));
             }
-            match timeout(SILENCE, self.changed()).await {
+            match timeout_at(silent, self.changed()).await {
                 Ok(true) => {}
                 // The server ends.
                 Ok(false) => return None,
-                Err(_) => return Some(Bytes::from_static(b": alive\n\n")),
+                Err(_) => return Some(Bytes::from_static(b"event: alive\ndata:\n\n")),
             }
         }
     }
@@ -99,7 +100,8 @@ impl Following {
     }
 }
 
-/// The time after which a stream without news shows that it lives: less than proxies wait.
+/// The time after which a stream without news shows that it lives: less than proxies wait, and less than half of the
+/// silence after which the script takes the stream as cut.
 const SILENCE: Duration = Duration::from_secs(15);
 /// The time after which a browser opens a stream again that has ended.
 const RETRY_MS: u32 = 2_000;

@@ -1,8 +1,12 @@
 //! Pages follow the store by themselves.
 
+use std::time::Duration;
+
 use crate::browser::Browser;
 use crate::site::Site;
-use leasehold_testkit::until;
+use leasehold_testkit::{Proxy, RedisServer, Way, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_a_lock_that_changes() {
@@ -77,4 +81,45 @@ async fn page_says_when_the_console_is_gone() {
     site.end();
     browser.until_text("No connection to this console").await;
     assert!(browser.text().await.contains("host=here"), "the last known picture stays");
+}
+
+/// A console that is stopped, or whose machine is gone, closes no connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_says_when_the_console_is_silent() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start().await;
+    let client = site.client("host=here").await;
+    let _guard = client.mutex("here").lock().await.unwrap();
+    let proxy = Proxy::start(site.origin.trim_start_matches("http://").parse().unwrap()).await.unwrap();
+    browser.open(&format!("http://{}/", proxy.addr())).await;
+    browser.until_text("host=here").await;
+    let is_live = "return document.getElementById('state').textContent.includes('Live')";
+    browser.until("it is live", is_live).await;
+    proxy.hold(Way::ToClient);
+    // A minute passes for the page.
+    browser.run("const now = performance.now.bind(performance); performance.now = () => now() + 60000").await;
+    browser.until_text("No connection to this console").await;
+    assert!(browser.text().await.contains("host=here"), "the last known picture stays");
+    proxy.heal().unwrap();
+    browser.until("it is live again", is_live).await;
+    browser.until("the notice is gone", "return document.getElementById('cut').hidden").await;
+}
+
+/// A comment would be a sign of life that no script sees. The attempts to ask the store do not count as events.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_without_news_has_events_all_the_same() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let site = Site::of_store(&redis.url()).await;
+    redis.kill().unwrap();
+    let host = site.origin.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(host).await.unwrap();
+    let request = format!("GET /events?name=quiet HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut seen, mut part) = (String::new(), [0; 1024]);
+    while !seen.contains("event: alive\ndata:") {
+        let read = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut part)).await;
+        let read = read.unwrap_or_else(|_| panic!("no event for a minute after {seen}")).unwrap();
+        assert!(read > 0, "the stream has ended: {seen}");
+        seen.push_str(&String::from_utf8_lossy(&part[..read]));
+    }
 }

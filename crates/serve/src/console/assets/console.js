@@ -129,6 +129,10 @@
   // One stream for a page that is looked at. A hidden page has none, since browsers allow few for each server.
 
   let stream = null;
+  // The time of its last event. A console that is stopped or cut off closes nothing; one that lives sends an event
+  // every 15 seconds at least.
+  let heard = 0;
+  const SILENCE = 40000;
   const mark = (kind, text) => {
     state.firstElementChild.className = `dot ${kind}`;
     write(state.lastElementChild, text);
@@ -136,7 +140,12 @@
   const open = () => {
     if (stream || !live || document.hidden || !body.dataset.events) return;
     stream = new EventSource(body.dataset.events);
+    heard = performance.now();
+    stream.addEventListener("alive", () => {
+      heard = performance.now();
+    });
     stream.addEventListener("picture", (event) => {
+      heard = performance.now();
       lostAt = 0;
       root.classList.remove("cut");
       by("cut").hidden = true;
@@ -145,12 +154,7 @@
       if (wanted !== seen) refresh();
     });
     stream.onerror = () => {
-      lostAt = lostAt || Date.now();
-      mark("bad", "Reconnecting");
-      root.classList.add("cut");
-      const cut = by("cut");
-      write(cut.querySelector("time"), new Date(lostAt + ahead).toISOString().slice(11, 19) + " UTC");
-      cut.hidden = false;
+      lose(0);
       // A refusal ends a stream for good, so it is opened again here.
       if (stream.readyState === EventSource.CLOSED) {
         close();
@@ -161,6 +165,22 @@
   const close = () => {
     if (stream) stream.close();
     stream = null;
+  };
+  // Says that there is no connection, as it has not been for so long.
+  const lose = (silence) => {
+    lostAt = lostAt || Date.now() - silence;
+    mark("bad", "Reconnecting");
+    root.classList.add("cut");
+    const cut = by("cut");
+    write(cut.querySelector("time"), new Date(lostAt + ahead).toISOString().slice(11, 19) + " UTC");
+    cut.hidden = false;
+  };
+  const listen = () => {
+    const silence = performance.now() - heard;
+    if (!stream || silence < SILENCE) return;
+    lose(silence);
+    close();
+    open();
   };
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
@@ -188,6 +208,7 @@
   const news = by("news");
   if (news) say.dataset.last = news.textContent;
   setInterval(tick, 1000);
+  setInterval(listen, 1000);
   tick();
   open();
 })();
