@@ -98,6 +98,8 @@ impl Limits {
 
 /// The largest body of a request, in bytes.
 pub(crate) const BODY_MAX: usize = 16 * 1024;
+/// The same of a form of the console that names the holders of a lock, with 39 bytes for each.
+pub(crate) const CLAIMS_MAX: usize = 1024 * 1024;
 /// The largest path and query of a request, in bytes.
 pub(crate) const URI_MAX: usize = 4 * 1024;
 

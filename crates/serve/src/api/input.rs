@@ -90,7 +90,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
 /// # Errors
 /// `too_large`, `invalid_request`.
 pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
-    let bytes = crate::body::read(body).await?;
+    let bytes = crate::body::read(body, crate::config::BODY_MAX).await?;
     let shown = |error| Problem::invalid(format!("the body is not the expected JSON object: {error}"));
     serde_json::from_slice(&bytes).map_err(shown)
 }

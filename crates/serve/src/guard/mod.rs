@@ -29,7 +29,7 @@ use origin::Hosts;
 use rate::Rates;
 pub(crate) use trust::Trust;
 
-use crate::config::URI_MAX;
+use crate::config::{BODY_MAX, CLAIMS_MAX, URI_MAX};
 use crate::holds::{Arrival, PeerEnd};
 use crate::probes::count_request;
 use crate::problem::{Code, Problem};
@@ -99,7 +99,8 @@ async fn with_whole_body(request: Request) -> Result<Request, Problem> {
         return Ok(request);
     }
     let (parts, body) = request.into_parts();
-    Ok(Request::from_parts(parts, crate::body::read(body).await?.into()))
+    let most = if crate::console::names_claims(parts.uri.path()) { CLAIMS_MAX } else { BODY_MAX };
+    Ok(Request::from_parts(parts, crate::body::read(body, most).await?.into()))
 }
 
 /// Decides whether the request is served.

@@ -113,6 +113,32 @@ async fn holder_that_came_later_is_not_asked_to_release() {
     assert_eq!(fields, format!("&claim={}", guard_tag(&page)));
 }
 
+/// The form of a page has all claims that the page shows, however many they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_of_a_lock_that_many_hold_are_asked_and_ended() {
+    let site = Site::start_with_actions().await;
+    let client = site.client("host=many").await;
+    let mut guards = Vec::new();
+    for _ in 0..600 {
+        guards.push(client.semaphore("many", 600).acquire().await.unwrap());
+    }
+    let headers =
+        format!("origin: {}\r\ncookie: {}\r\naccept: text/html\r\n", site.origin, site.cookie().await);
+    let form = format!("{headers}content-type: application/x-www-form-urlencoded\r\n");
+    for (action, done) in [("revoke", "600 holders of many asked"), ("break", "600 claims of many ended")] {
+        let path = format!("/lock/{action}?name=many");
+        let page = site.ask("GET", &path, &headers, "").await.body;
+        let tags = page.split("name=\"claim\" value=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let fields: String = tags.map(|tag| format!("&claim={tag}")).collect();
+        let answer = site.ask("POST", &path, &form, &format!("reason=maintenance{fields}")).await;
+        let text = answer.body.replace("<strong>", "");
+        assert!(answer.status == 200 && text.contains(done), "{action}: {} {}", answer.status, answer.head);
+    }
+    // Other bodies are as short as before.
+    let body = format!("token={}", "x".repeat(16 * 1024));
+    assert_eq!(site.ask("POST", "/login", &form, &body).await.status, 413);
+}
+
 /// Returns the tag that a page shows to people.
 fn guard_tag(page: &str) -> &str {
     page.split("tag <code>").nth(1).and_then(|rest| rest.split('<').next()).unwrap_or_default()
