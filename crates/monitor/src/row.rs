@@ -96,6 +96,13 @@ impl LockRow {
         let looked = self.detail.as_ref()?.at_unix_ms;
         Some(self.remaining()?.saturating_sub(Duration::from_millis(now_unix_ms.saturating_sub(looked))))
     }
+
+    /// Returns the time at which the first of the leases ends unless it is renewed, from the Unix epoch on this
+    /// machine's clock.
+    pub(crate) fn ends(&self) -> Option<Duration> {
+        let looked = self.detail.as_ref()?.at_unix_ms;
+        Some(self.remaining()?.saturating_add(Duration::from_millis(looked)))
+    }
 }
 
 impl Serialize for LockRow {

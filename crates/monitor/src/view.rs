@@ -76,7 +76,8 @@ impl Sort {
             SortKey::Name => return turned(by_name()),
             // An earlier start is a longer time.
             SortKey::Held => known_first(one.since_unix_ms(), other.since_unix_ms(), turned),
-            SortKey::Left => known_first(one.remaining(), other.remaining(), turned),
+            // The looks are of different times.
+            SortKey::Left => known_first(one.ends(), other.ends(), turned),
             SortKey::Queue => turned(other.waiting.cmp(&one.waiting)),
             SortKey::Waited => {
                 known_first(one.waiting_since_unix_ms(), other.waiting_since_unix_ms(), turned)

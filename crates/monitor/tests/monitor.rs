@@ -418,4 +418,9 @@ async fn rows_are_sorted_and_chosen() {
     assert_eq!(arranged("db1 ben", Sort::default()), "a");
     assert_eq!(arranged("nobody", Sort::default()), "");
     assert_eq!(SortKey::ALL.map(|key| SortKey::named(key.as_str())), SortKey::ALL.map(Some));
+    // The look at "c" is older than the others: of its 40 s, 10 s are left at the time of theirs.
+    let mut rows = seen.locks.clone();
+    rows[2].detail.as_mut().unwrap().at_unix_ms -= 30_000;
+    let order = Filter::default().arrange(&rows, Sort::by(SortKey::Left));
+    assert_eq!(order, [2, 0, 1], "sorted by what is left now");
 }
