@@ -99,10 +99,12 @@ impl Refresher {
             let is_new = |name: &Resource| !self.details.contains_key(name);
             let names: Vec<Resource> = shared.focus().into_iter().filter(is_new).take(MOST_FOCUSED).collect();
             if !names.is_empty() {
-                let looks = self.picture.cost.looks;
-                if let Err(error) = self.look_at(names).await {
-                    self.picture.outage = Some(Outage::of(&error, self.failing_since()));
-                }
+                let (looks, outage) = (self.picture.cost.looks, self.picture.outage.clone());
+                self.picture.outage = match self.look_at(names).await {
+                    // A silence that was reported meanwhile is over. One of the listing lasts until the next one.
+                    Ok(()) => outage,
+                    Err(error) => Some(Outage::of(&error, self.failing_since())),
+                };
                 self.picture.cost.looks += looks;
                 self.publish();
             }

@@ -202,6 +202,32 @@ async fn a_silent_store_is_reported_while_it_is_waited_for() {
     guard.release().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn late_answer_to_a_look_between_two_listings_ends_its_outage() {
+    let (fault, locks) = store();
+    let guard = held(&locks, "a", "ann").await;
+    let options = Options { interval: Duration::from_secs(1800), ..Options::default() };
+    let monitor = Monitor::start(locks.clone(), options);
+    let mut pictures = monitor.overview();
+    let number = until(&mut pictures, |picture| picture.number >= 1).await.number;
+    fault.set(Verb::Inspect, Mode::LateReply(Duration::from_secs(8)));
+    monitor.focus(vec![Resource::new("b").unwrap()]);
+    until(&mut pictures, |picture| picture.outage.is_some()).await;
+    let began = Instant::now();
+    let answered = until(&mut pictures, |picture| picture.outage.is_none()).await;
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(answered.number, number, "no other listing was needed");
+    // An outage that a listing has found stays: the picture is as old as before.
+    fault.set(Verb::Inspect, Mode::Refuse);
+    monitor.refresh();
+    let refused = until(&mut pictures, |picture| picture.outage.is_some()).await;
+    fault.set(Verb::Inspect, Mode::Pass);
+    monitor.focus(vec![Resource::new("c").unwrap()]);
+    pictures.changed().await.unwrap();
+    assert_eq!(pictures.borrow_and_update().outage, refused.outage);
+    guard.release().await.unwrap();
+}
+
 /// A request fails after five seconds, as on a server that hangs.
 #[tokio::test(start_paused = true)]
 async fn pauses_grow_with_failures_in_a_row() {
