@@ -126,13 +126,13 @@ impl App {
         }
     }
 
-    /// Shows what was seen of the lock that is followed.
+    /// Shows what was seen of the lock that is followed. During a pause, only a view that shows nothing yet does.
     pub(crate) fn show_lock(&mut self, lock: Arc<FollowedLock>) {
-        if self.paused_unix_ms.is_some() {
-            return;
-        }
+        let is_paused = self.paused_unix_ms.is_some();
         for view in &mut self.views {
-            if let View::Detail(detail) = view {
+            if let View::Detail(detail) = view
+                && !(is_paused && detail.is_known())
+            {
                 detail.show(lock.clone());
             }
         }

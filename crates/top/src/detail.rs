@@ -131,6 +131,16 @@ impl Detail {
         canvas.put(1, 1, usize::MAX, &format!("{fence}as of {}", clock(at)), Style::new());
     }
 
+    /// Returns `true` if the lock was looked at.
+    pub(crate) fn is_known(&self) -> bool {
+        self.seen().is_some()
+    }
+
+    /// Returns the time of the last look.
+    pub(crate) fn at_unix_ms(&self) -> Option<u64> {
+        self.seen().map(|(_, at)| at)
+    }
+
     /// Returns what was seen of the lock last, and when.
     fn seen(&self) -> Option<(&Snapshot, u64)> {
         let followed = || {

@@ -100,12 +100,14 @@ fn counts(overview: &Overview) -> String {
 /// Draws how old the picture is, and how it is ordered; or why it is not newer.
 fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
     let (theme, overview) = (canvas.theme, app.list.overview());
-    let outage = match app.views.last() {
-        Some(View::Detail(detail)) => detail.lock().and_then(|lock| lock.outage.as_ref()),
-        _ => overview.outage.as_ref(),
+    let (outage, seen_unix_ms) = match app.views.last() {
+        Some(View::Detail(detail)) => {
+            (detail.lock().and_then(|lock| lock.outage.as_ref()), detail.at_unix_ms())
+        }
+        _ => (overview.outage.as_ref(), overview.at_unix_ms),
     };
     if let Some(outage) = outage {
-        let text = outage_text(outage, canvas.now, overview.at_unix_ms);
+        let text = outage_text(outage, canvas.now, seen_unix_ms);
         canvas.put_line(1, &text, theme.alarming());
         return;
     }
@@ -135,8 +137,8 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
     canvas.put(1, column, room.saturating_sub(column), &text, Style::new());
 }
 
-fn outage_text(outage: &Outage, now: u64, picture_unix_ms: Option<u64>) -> String {
-    let seen = picture_unix_ms.map(|at| format!(", last seen {}", clock(at))).unwrap_or_default();
+fn outage_text(outage: &Outage, now: u64, seen_unix_ms: Option<u64>) -> String {
+    let seen = seen_unix_ms.map(|at| format!(", last seen {}", clock(at))).unwrap_or_default();
     let age = since(outage.since_unix_ms, now);
     let is_silent = matches!(outage.kind, None | Some(ErrorKind::Unavailable | ErrorKind::OutcomeUnknown));
     let what = if is_silent { "NO ANSWER" } else { "FAILS" };

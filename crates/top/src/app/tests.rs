@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Guard, Note, Resource, TokioClock};
 use leasehold_monitor::text::unix_ms_now;
@@ -12,7 +13,9 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use super::{App, Effect, Facts, Outcome};
+use super::{App, Effect, Facts, Outcome, View};
+use crate::cells::clock;
+use crate::detail::Detail;
 use crate::dialog::Action;
 use crate::screen::draw;
 use crate::theme::Theme;
@@ -353,6 +356,47 @@ async fn pause_keeps_the_picture_and_its_ages() {
     press(&mut app, KeyCode::Char('p'));
     app.show(monitor.fresh().await);
     assert!(text(&mut app).contains("ben"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_is_opened_during_a_pause_is_shown_as_it_is_then() {
+    let locks = store();
+    let monitor = Monitor::start(locks.clone(), Options::default());
+    let guard = held(&locks, "a", "ann").await;
+    let name = Resource::new("a").unwrap();
+    let mut app = app(false);
+    press(&mut app, KeyCode::Char('p'));
+    // As from the list, before the lock was looked at.
+    app.views.push(View::Detail(Detail::of(name.clone(), None)));
+    let mut followed = monitor.follow(&name);
+    assert!(text(&mut app).contains("Asking the store ..."));
+    app.show_lock(followed.changed().await);
+    let paused = text(&mut app);
+    assert!(paused.contains("PAUSED") && paused.contains("a: held") && paused.contains("ann"), "{paused}");
+    guard.release().await.unwrap();
+    while followed.changed().await.snapshot.as_ref().is_none_or(|seen| !seen.holders.is_empty()) {}
+    app.show_lock(followed.current());
+    assert_eq!(text(&mut app), paused, "the pause keeps the first look");
+}
+
+#[tokio::test(start_paused = true)]
+async fn outage_of_a_lock_says_when_that_lock_was_seen_last() {
+    let memory = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
+    let fault = Arc::new(Fault::over(Arc::new(memory)));
+    let locks = Client::builder().clock(Arc::new(TokioClock::new())).over(fault.clone()).unwrap();
+    let monitor = Monitor::start(locks, Options::default());
+    let name = Resource::new("a").unwrap();
+    let mut followed = monitor.follow(&name);
+    followed.changed().await;
+    fault.set(Verb::Inspect, Mode::Refuse);
+    while followed.changed().await.outage.is_none() {}
+    // There is no picture of the store at all.
+    let mut app = app(false);
+    app.views.push(View::Detail(Detail::of(name, None)));
+    app.show_lock(followed.current());
+    let seen = format!("last seen {}", clock(followed.current().at_unix_ms.unwrap()));
+    let screen = text(&mut app);
+    assert!(screen.contains("NO ANSWER") && screen.contains(&seen), "no {seen:?} in\n{screen}");
 }
 
 #[tokio::test(start_paused = true)]
