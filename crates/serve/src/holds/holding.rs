@@ -74,10 +74,35 @@ impl Ending {
             // Writes of a client that has died may be under way, as after any loss.
             End::Lost(HEARTBEAT_MISSED) => delay,
             End::Released if self.is_left && server == ServerEnd::NotAnnounced => delay,
-            // No answer calls a lock valid for longer than its ttl.
-            End::Lost(FAILED) => ttl.saturating_add(delay),
+            End::Lost(FAILED) => self.valid_for(ttl).saturating_add(delay),
             _ => Duration::ZERO,
         }
+    }
+
+    /// Returns the time for which an answer may call the lock valid after this end.
+    fn valid_for(&self, ttl: Duration) -> Duration {
+        match self.end {
+            // No answer calls a lock valid for longer than its ttl.
+            End::Lost(FAILED) => ttl,
+            _ => Duration::ZERO,
+        }
+    }
+}
+
+/// How long a lock is kept after its end.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    /// The end of its delay.
+    until: Moment,
+    /// The time until which an answer may call it valid.
+    valid: Moment,
+}
+
+impl Kept {
+    /// Returns the end, with the end of the grace time if the lock ends with this process and that is about to end:
+    /// no delay outlives the process.
+    fn until(self, grace: Option<Moment>) -> Moment {
+        grace.map_or(self.until, |grace| self.until.min(grace.max(self.valid)))
     }
 }
 
@@ -111,14 +136,23 @@ impl HoldTask {
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         self.count_loss(&held, end);
-        let until = SystemClock.now().after(self.kept_after(&ending));
+        let now = SystemClock.now();
+        let kept =
+            Kept { until: now.after(self.kept_after(&ending)), valid: now.after(ending.valid_for(self.ttl)) };
+        let (is_bound_to_process, mut closing) = (self.is_bound_to_process, self.closing.clone());
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
         let is_asked = Notify::new();
         let mut releasing = pin!(async {
-            while SystemClock.now() < until {
+            loop {
+                let grace = (*closing.borrow()).filter(|_| is_bound_to_process);
+                let until = kept.until(grace);
+                if until <= SystemClock.now() {
+                    break;
+                }
                 tokio::select! {
                     () = pause_until(until) => {}
                     () = is_asked.notified() => break,
+                    Ok(()) = closing.changed() => {}
                 }
             }
             held.release().await
@@ -463,6 +497,17 @@ mod tests {
     fn panic_ends_the_hold_and_does_not_drop_the_lock() {
         let ending = survived(async { panic!("this is a test") }).now_or_never().unwrap();
         assert_eq!(ending.end, End::Lost(FAILED));
+    }
+
+    #[test]
+    fn end_of_the_process_cuts_the_delay_and_no_promise() {
+        let now = SystemClock.now();
+        let at = |seconds| now.after(Duration::from_secs(seconds));
+        let kept = |until, valid| Kept { until: at(until), valid: at(valid) };
+        assert_eq!(kept(3600, 0).until(None), at(3600));
+        assert_eq!(kept(3600, 0).until(Some(at(10))), at(10));
+        assert_eq!(kept(5, 0).until(Some(at(10))), at(5));
+        assert_eq!(kept(3600, 30).until(Some(at(10))), at(30), "an answer may have called it valid");
     }
 
     #[test]

@@ -96,6 +96,23 @@ async fn terminated_server_over_files_waits_for_what_it_promised() {
     assert!(server.wait());
 }
 
+/// The delay of a lock that is lost holds up no end of the server: it cannot outlive the process. Of the stores whose
+/// locks end with the process, only memory takes a delay.
+#[tokio::test(flavor = "multi_thread")]
+async fn terminated_server_over_memory_does_not_wait_for_the_delay_of_a_lost_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = ServerProcess::start("mem:delay", folder.path());
+    let (one, body) = (id(), json!({ "name": "a", "ttl": "1s", "lock_delay": "1h" }));
+    let grant = server.put(&one, "0", &body).await.ok();
+    assert_eq!(grant["basis"], "process");
+    let look = server.request("GET", &format!("/v1/holds/{one}"));
+    until("it is lost", async || look.send().await.status == 410).await;
+    server.put(&id(), "0", &body).await.is_problem(423, "busy");
+    server.signal(Signal::TERM);
+    until("the server ends", async || look.send_if_alive().await.is_none()).await;
+    assert!(server.wait());
+}
+
 /// Heartbeats that come during its grace do not let it promise more: it ends, and the locks with it, not before what it
 /// has promised.
 #[tokio::test(flavor = "multi_thread")]
