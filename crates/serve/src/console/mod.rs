@@ -66,8 +66,8 @@ pub(crate) fn routes(state: &Arc<State>) -> Router<Arc<State>> {
         .route("/", get(overview::get))
         .route("/locks", get(locks::get))
         .route("/lock", get(lock::get))
-        .route(REVOKE, get(actions::ask_revoke).post(actions::revoke))
-        .route(BREAK, get(actions::ask_break).post(actions::break_claims))
+        .route("/lock/revoke", get(actions::ask_revoke).post(actions::revoke))
+        .route("/lock/break", get(actions::ask_break).post(actions::break_claims))
         .route("/waits", get(waits::get))
         .route("/doctor", get(doctor::get).post(doctor::again))
         .route("/events", get(events::get))
@@ -77,14 +77,6 @@ pub(crate) fn routes(state: &Arc<State>) -> Router<Arc<State>> {
         .route("/assets/{file}", get(assets::get))
         .with_state(Arc::new(Console::new(state.clone())))
 }
-
-/// Returns `true` if the form of this path names the holders of a lock, which can be many. It needs the token.
-pub(crate) fn names_claims(path: &str) -> bool {
-    matches!(path, REVOKE | BREAK)
-}
-
-const REVOKE: &str = "/lock/revoke";
-const BREAK: &str = "/lock/break";
 
 impl Console {
     fn new(state: Arc<State>) -> Console {
