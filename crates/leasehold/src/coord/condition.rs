@@ -66,8 +66,9 @@ use crate::lock::{Guard, HeldUntilReleased, RwLock};
 /// # Does not promise
 /// The condition may not be met after a wake-up: another task may have been quicker, or the wake-up may
 /// be spurious, as happens if a receiver that still lives was not heard of for its
-/// [ttl](Condition::ttl), or if the store did not answer the release of the lock. So wait in a loop. A notification may reach the next waiter late if its
-/// receiver died unnoticed: that takes up to one and a third of that ttl.
+/// [ttl](Condition::ttl), or if the store did not answer the release of the lock. So wait in a loop.
+/// A notification may reach the next waiter late if its receiver died unnoticed: that takes up to one and a
+/// third of that ttl.
 ///
 /// # Room
 /// Each waiter takes eight bytes of one value: some 65,000 fit at a time on the stores of this library, or fewer
