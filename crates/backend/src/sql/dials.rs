@@ -49,18 +49,24 @@ impl Dials {
         if self.unanswered.load(Ordering::Relaxed) == 0 {
             return self.recorded(limit, dial).await;
         }
-        let Ok(_turn) = tokio::time::timeout(limit, self.turn.lock()).await else {
+        let Ok(turn) = tokio::time::timeout(limit, self.turn.lock()).await else {
             let text = format!("the server does not answer, and no connection was free within {limit:?}");
-            return Err(Failure::unavailable(text));
+            return idle().ok_or_else(|| Failure::unavailable(text));
         };
         if let Some(connection) = idle() {
             return Ok(connection);
         }
-        let failures = self.unanswered.load(Ordering::Relaxed);
+        let Some(before) = self.unanswered.load(Ordering::Relaxed).checked_sub(1) else {
+            // It has answered meanwhile.
+            drop(turn);
+            return self.recorded(limit, dial).await;
+        };
         let longest = (limit / PAUSES_IN_A_LIMIT).min(LONGEST_PAUSE);
-        let pause = doubled(FIRST_PAUSE, longest, failures.saturating_sub(1));
-        tokio::time::sleep(jittered(pause, random::chance())).await;
-        self.recorded(limit, dial).await
+        tokio::time::sleep(jittered(doubled(FIRST_PAUSE, longest, before), random::chance())).await;
+        match idle() {
+            Some(connection) => Ok(connection),
+            None => self.recorded(limit, dial).await,
+        }
     }
 
     /// Awaits an attempt, and records one that used up its time. A server that refuses is not a busy one.
@@ -150,11 +156,10 @@ mod tests {
         let (server, dials) = (Server::default(), Dials::default());
         dials.unanswered();
         server.takes.set(Duration::from_secs(2));
-        let (first, second) = tokio::join!(server.connect(&dials), async {
+        let (first, second, ()) = tokio::join!(server.connect(&dials), server.connect(&dials), async {
+            // The first one dials by now.
+            tokio::time::sleep(Duration::from_secs(1)).await;
             server.idle.borrow_mut().push(7);
-            // Behind the first one, which had found no idle one.
-            tokio::task::yield_now().await;
-            server.connect(&dials).await
         });
         assert_eq!((first.unwrap(), second.unwrap(), server.all.get()), (1, 7, 1));
 
@@ -169,8 +174,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_grow_to_a_part_of_the_limit_and_a_refusal_causes_none() {
+    async fn callers_that_waited_dial_side_by_side_once_the_server_has_answered() {
         let (server, dials) = (Server::default(), Dials::default());
+        dials.unanswered();
+        server.takes.set(Duration::from_secs(1));
+        let first = async {
+            server.connect(&dials).await.unwrap();
+            dials.answered();
+        };
+        let others = async {
+            tokio::task::yield_now().await;
+            server.connect_four(&dials).await
+        };
+        let ((), most) = tokio::join!(first, others);
+        assert_eq!(most, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_is_returned_during_the_pause_is_taken() {
+        let (server, dials) = (Server::default(), Dials::default());
+        dials.unanswered();
+        let (taken, ()) = tokio::join!(server.connect(&dials), async {
+            tokio::time::sleep(FIRST_PAUSE / 4).await;
+            server.idle.borrow_mut().push(7);
+        });
+        assert_eq!((taken.unwrap(), server.all.get()), (7, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_a_part_of_the_limit_and_a_refusal_causes_none() {
+        let dials = Dials::default();
         let refuse = async || {
             let began = Instant::now();
             let refused = async { Err::<u32, _>(Failure::unavailable("nothing listens there")) };
@@ -187,6 +220,5 @@ mod tests {
         }
         let longest = refuse().await;
         assert!(longest >= LONGEST_PAUSE / 2 && longest <= LONGEST_PAUSE, "{longest:?}");
-        assert_eq!(server.all.get(), 0);
     }
 }
