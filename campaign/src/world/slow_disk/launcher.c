@@ -71,40 +71,44 @@ static int filter(void) {
     return (int)listener;
 }
 
-union ancillary {
-    struct cmsghdr header;
-    char bytes[CMSG_SPACE(sizeof(int))];
+/* A message that carries one descriptor, beside the one byte that a message needs. */
+struct parcel {
+    char byte;
+    struct iovec data;
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct msghdr message;
 };
 
+static struct msghdr *wrap(struct parcel *parcel) {
+    memset(parcel, 0, sizeof *parcel);
+    parcel->data = (struct iovec){&parcel->byte, 1};
+    parcel->message.msg_iov = &parcel->data;
+    parcel->message.msg_iovlen = 1;
+    parcel->message.msg_control = &parcel->control;
+    parcel->message.msg_controllen = sizeof parcel->control;
+    return &parcel->message;
+}
+
 static void send_descriptor(int socket, int descriptor) {
-    char byte = 0;
-    struct iovec data = {&byte, 1};
-    union ancillary control = {0};
-    struct msghdr message = {0};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control;
-    control.header.cmsg_level = SOL_SOCKET;
-    control.header.cmsg_type = SCM_RIGHTS;
-    control.header.cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(&control.header), &descriptor, sizeof descriptor);
-    if (sendmsg(socket, &message, 0) != 1) fail("send the listener");
+    struct parcel parcel;
+    struct msghdr *message = wrap(&parcel);
+    parcel.control.header.cmsg_level = SOL_SOCKET;
+    parcel.control.header.cmsg_type = SCM_RIGHTS;
+    parcel.control.header.cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(&parcel.control.header), &descriptor, sizeof descriptor);
+    if (sendmsg(socket, message, 0) != 1) fail("send the listener");
 }
 
 static int receive_descriptor(int socket) {
-    char byte;
-    struct iovec data = {&byte, 1};
-    union ancillary control = {0};
-    struct msghdr message = {0};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control;
+    struct parcel parcel;
+    struct msghdr *message = wrap(&parcel);
     /* The program has ended before it had a filter. */
-    if (recvmsg(socket, &message, 0) != 1 || message.msg_controllen == 0) exit(0);
+    if (recvmsg(socket, message, 0) != 1 || message->msg_controllen == 0) exit(0);
     int descriptor;
-    memcpy(&descriptor, CMSG_DATA(&control.header), sizeof descriptor);
+    memcpy(&descriptor, CMSG_DATA(&parcel.control.header), sizeof descriptor);
     return descriptor;
 }
 
