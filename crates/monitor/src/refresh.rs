@@ -88,6 +88,8 @@ impl Refresher {
         };
         let mut requested = std::pin::pin!(requested);
         let shared = self.shared.clone();
+        // It lasts until the next listing.
+        let of_listing = self.picture.outage.clone();
         loop {
             tokio::select! {
                 () = sleep_until(due) => return,
@@ -99,10 +101,10 @@ impl Refresher {
             let is_new = |name: &Resource| !self.details.contains_key(name);
             let names: Vec<Resource> = shared.focus().into_iter().filter(is_new).take(MOST_FOCUSED).collect();
             if !names.is_empty() {
-                let (looks, outage) = (self.picture.cost.looks, self.picture.outage.clone());
+                let looks = self.picture.cost.looks;
                 self.picture.outage = match self.look_at(names).await {
-                    // A silence that was reported meanwhile is over. One of the listing lasts until the next one.
-                    Ok(()) => outage,
+                    // What earlier looks found is over, and so is a silence that was reported meanwhile.
+                    Ok(()) => of_listing.clone(),
                     Err(error) => Some(Outage::of(&error, self.failing_since())),
                 };
                 self.picture.cost.looks += looks;

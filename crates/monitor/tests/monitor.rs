@@ -217,6 +217,14 @@ async fn late_answer_to_a_look_between_two_listings_ends_its_outage() {
     let answered = until(&mut pictures, |picture| picture.outage.is_none()).await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(answered.number, number, "no other listing was needed");
+    // So does the answer to another look.
+    fault.set(Verb::Inspect, Mode::Refuse);
+    monitor.focus(vec![Resource::new("d").unwrap()]);
+    until(&mut pictures, |picture| picture.outage.is_some()).await;
+    fault.set(Verb::Inspect, Mode::Pass);
+    monitor.focus(vec![Resource::new("e").unwrap()]);
+    let answered = until(&mut pictures, |picture| picture.outage.is_none()).await;
+    assert_eq!(answered.number, number, "no other listing was needed");
     // An outage that a listing has found stays: the picture is as old as before.
     fault.set(Verb::Inspect, Mode::Refuse);
     monitor.refresh();
