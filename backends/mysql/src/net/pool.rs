@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_backend::sql::{self, Dials};
-use leasehold_core::{Clock, Effect, Failure, Moment};
+use leasehold_core::{Clock, Failure, Moment};
 use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -118,13 +118,11 @@ impl Pool {
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
     /// server may leave a transaction open, and a server that has become a replica must not be used again.
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        let is_unanswered =
-            matches!(answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown);
-        if is_unanswered {
-            self.dials.unanswered()
-        } else {
-            self.dials.answered()
-        }
+        let failure = match answer {
+            Err(Refusal::Failed(failure)) => Some(failure),
+            _ => None,
+        };
+        self.dials.record(failure);
         match answer {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
             Err(Refusal::NoTable(_)) => {}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_backend::sql::Dials;
 use leasehold_backend::{random, sql};
-use leasehold_core::{Effect, Failure, part_of};
+use leasehold_core::{Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -109,13 +109,11 @@ impl Pool {
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        let is_unanswered =
-            matches!(answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown);
-        if is_unanswered {
-            self.dials.unanswered()
-        } else {
-            self.dials.answered()
-        }
+        let failure = match answer {
+            Err(Refusal::Failed(failure)) => Some(failure),
+            _ => None,
+        };
+        let is_unanswered = self.dials.record(failure);
         match answer {
             // The others are most likely broken as well, and a server that is gone may never say so.
             Err(Refusal::Failed(_)) if is_unanswered => self.idle().clear(),
@@ -166,6 +164,7 @@ const MAX_TRIES: u32 = 20;
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::Effect;
     use leasehold_testkit::{PostgresServer, Proxy, Way};
 
     use super::*;

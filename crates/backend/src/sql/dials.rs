@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Failure, doubled, jittered};
+use leasehold_core::{Effect, Failure, doubled, jittered};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -23,20 +23,25 @@ pub struct Dials {
 }
 
 impl Dials {
-    /// Records that a statement was answered: connections are dialled side by side again.
-    pub fn answered(&self) {
-        self.unanswered.store(0, Ordering::Relaxed);
+    /// Records the end of a statement, by its failure if it failed. Returns `true` if it was not answered, as far as is
+    /// known: after any other end connections are dialled side by side again.
+    pub fn record(&self, failure: Option<&Failure>) -> bool {
+        let is_unanswered = failure.is_some_and(|failure| failure.effect == Effect::Unknown);
+        match is_unanswered {
+            true => self.add_unanswered(),
+            false => self.unanswered.store(0, Ordering::Relaxed),
+        }
+        is_unanswered
     }
 
-    /// Records that a statement or an attempt to connect was not answered.
-    pub fn unanswered(&self) {
+    fn add_unanswered(&self) {
         // It wraps after years.
         self.unanswered.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Dials, which takes `limit` at most for each endpoint. While the server does not answer, one caller dials at a
-    /// time, with pauses in between that grow up to a fifth of `limit` and a second; the others wait, and `idle` gives
-    /// them a connection that was returned meanwhile.
+    /// time, with pauses in between that grow up to a fifth of `limit` and a second. The others wait for `limit` at
+    /// most, and take a connection that `idle` has for them before they dial or give up.
     ///
     /// # Errors
     /// The failure of `dial`, and `Unavailable` if others dialled for as long as `limit`.
@@ -78,7 +83,7 @@ impl Dials {
         let began = Instant::now();
         let dialled = dial.await;
         if dialled.is_err() && began.elapsed() >= limit {
-            self.unanswered();
+            self.add_unanswered();
         }
         dialled
     }
@@ -92,9 +97,14 @@ const PAUSES_IN_A_LIMIT: u32 = 5;
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use leasehold_core::Effect;
+    use leasehold_core::FailureKind;
 
     use super::*;
+
+    fn lose_an_answer(dials: &Dials) {
+        let lost = Failure::new(FailureKind::Unavailable, Effect::Unknown, "no answer");
+        assert!(dials.record(Some(&lost)));
+    }
 
     const LIMIT: Duration = Duration::from_secs(5);
 
@@ -145,16 +155,16 @@ mod tests {
         assert_eq!(server.connect_four(&dials).await, 1);
         server.takes.set(Duration::from_millis(1));
         assert_eq!(server.connect_four(&dials).await, 1, "a connection alone shows little");
-        dials.answered();
+        assert!(!dials.record(None));
         assert_eq!(server.connect_four(&dials).await, 4);
-        dials.unanswered();
+        lose_an_answer(&dials);
         assert_eq!(server.connect_four(&dials).await, 1, "of a statement");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_others_ends_with_a_connection_of_theirs_or_the_limit() {
+    async fn waiter_gets_a_returned_connection_or_the_limit() {
         let (server, dials) = (Server::default(), Dials::default());
-        dials.unanswered();
+        lose_an_answer(&dials);
         server.takes.set(Duration::from_secs(2));
         let (first, second, ()) = tokio::join!(server.connect(&dials), server.connect(&dials), async {
             // The first one dials by now.
@@ -168,19 +178,27 @@ mod tests {
         let (first, second) = tokio::join!(server.connect(&dials), server.connect(&dials));
         assert_eq!(first.unwrap_err().detail(), "silent");
         let second = second.unwrap_err();
-        assert_eq!((second.kind, second.effect), (leasehold_core::FailureKind::Unavailable, Effect::None));
+        assert_eq!((second.kind, second.effect), (FailureKind::Unavailable, Effect::None));
         assert!(second.detail().contains("does not answer"), "{second}");
         assert!(began.elapsed() < LIMIT + LONGEST_PAUSE * 2, "{:?}", began.elapsed());
     }
 
+    #[test]
+    fn statement_that_was_refused_was_answered() {
+        let dials = Dials::default();
+        lose_an_answer(&dials);
+        assert!(!dials.record(Some(&Failure::unavailable("read-only"))));
+        assert_eq!(dials.unanswered.load(Ordering::Relaxed), 0);
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn callers_that_waited_dial_side_by_side_once_the_server_has_answered() {
+    async fn waiters_dial_side_by_side_after_an_answer() {
         let (server, dials) = (Server::default(), Dials::default());
-        dials.unanswered();
+        lose_an_answer(&dials);
         server.takes.set(Duration::from_secs(1));
         let first = async {
             server.connect(&dials).await.unwrap();
-            dials.answered();
+            assert!(!dials.record(None));
         };
         let others = async {
             tokio::task::yield_now().await;
@@ -193,7 +211,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connection_that_is_returned_during_the_pause_is_taken() {
         let (server, dials) = (Server::default(), Dials::default());
-        dials.unanswered();
+        lose_an_answer(&dials);
         let (taken, ()) = tokio::join!(server.connect(&dials), async {
             tokio::time::sleep(FIRST_PAUSE / 4).await;
             server.idle.borrow_mut().push(7);
@@ -213,10 +231,10 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(refuse().await, Duration::ZERO);
         }
-        dials.unanswered();
+        lose_an_answer(&dials);
         assert!(refuse().await <= FIRST_PAUSE);
         for _ in 0..20 {
-            dials.unanswered();
+            lose_an_answer(&dials);
         }
         let longest = refuse().await;
         assert!(longest >= LONGEST_PAUSE / 2 && longest <= LONGEST_PAUSE, "{longest:?}");

@@ -288,7 +288,7 @@ impl Guard {
     }
 }
 
-/// Whether a lock was held when the store released it.
+/// The state of a lock at the time of its release, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldUntilReleased {
     Yes,

@@ -89,7 +89,7 @@ impl Ending {
     }
 }
 
-/// How long a lock is kept after its end.
+/// The times until which a lock is kept after its end.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     /// The end of its delay.
