@@ -8,7 +8,7 @@ use leasehold::Fence;
 use leasehold::fenced::{FencedFile, FencedFileError};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::store::opened;
+use crate::opening::opened;
 
 /// A running `actor` program. Dropping it kills it.
 pub struct Actor {

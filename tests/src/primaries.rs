@@ -6,7 +6,7 @@ use leasehold::{Client, Guard};
 
 use crate::elected::Elected;
 use crate::load::{Load, TTL};
-use crate::store::{LIMIT, opened};
+use crate::opening::{LIMIT, opened};
 
 /// The writes that the replicas miss before the primary dies.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use leasehold::Client;
 use leasehold::layer::{Quorum, RearmReport};
 
-use crate::store::{LIMIT, opened};
+use crate::opening::{LIMIT, opened};
 
 /// Opens a quorum by its hosts and options.
 pub async fn redlock(hosts: &str, options: &str) -> Client {

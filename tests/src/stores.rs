@@ -4,8 +4,8 @@
 use std::any::Any;
 use std::time::Duration;
 
+use crate::opening::opened;
 use crate::redlock::arm;
-use crate::store::opened;
 use leasehold_testkit::{
     Directory, EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum,
     RedisSentinel, RedisServer, ZooKeeperEnsemble,
