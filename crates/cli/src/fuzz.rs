@@ -6,7 +6,7 @@ use leasehold_fuzz::Target;
 
 use crate::output::redact::{redacted, redacted_url};
 use crate::output::text::{clipped, visible};
-use crate::process::section::{Report, Request};
+use crate::process::keeper_lines::{Report, Request};
 use crate::request::args::duration;
 use crate::request::config;
 use crate::request::keepers::Keepers;

@@ -6,6 +6,7 @@ pub(crate) mod followers;
 pub(crate) mod hook;
 pub(crate) mod job;
 pub(crate) mod keeper;
+pub(crate) mod keeper_lines;
 pub(crate) mod lease_watch;
 pub(crate) mod lock_hold;
 pub(crate) mod offspring;

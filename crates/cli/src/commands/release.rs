@@ -7,7 +7,8 @@ use std::io;
 
 use crate::exit::{Exit, Problem};
 use crate::output::text::visible_name;
-use crate::process::section::{Answer, ask_to_release};
+use crate::process::keeper_lines::Answer;
+use crate::process::section::ask_to_release;
 use crate::request::args::hold::ReleaseArgs;
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::caller;

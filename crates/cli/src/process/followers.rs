@@ -13,7 +13,7 @@ use leasehold::backend::Moment;
 use rustix::process::Pid;
 use tokio::net::UnixStream;
 
-use crate::process::section::{Refusal, Report, WAITS};
+use crate::process::keeper_lines::{Refusal, Report, WAITS};
 use crate::system::descriptors;
 use crate::system::processes::Identity;
 use crate::system::rendezvous::send_with;

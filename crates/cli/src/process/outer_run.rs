@@ -10,7 +10,8 @@ use leasehold::backend::{Clock, Liveness, Moment};
 use leasehold::{Client, Resource, SystemClock};
 use tokio::sync::watch;
 
-use crate::process::section::{Followed, Report};
+use crate::process::keeper_lines::Report;
+use crate::process::section::Followed;
 use crate::request::reentry::Outer;
 
 /// Follows the claim of an outer `run`, which the store has shown to a request of that moment.

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::process::section::Request;
+use crate::process::keeper_lines::Request;
 use crate::system::rendezvous;
 
 /// The requests as they come.

@@ -1,4 +1,4 @@
-//! A section around this process, as its keeper reports it, and the words between a keeper and others.
+//! A section around this process, as its keeper reports it.
 //!
 //! Ground rules: what a keeper has said holds until the end that it has named. A keeper that says nothing by then,
 //! or is gone, counts as a loss. As long as a process follows a section, the keeper does not release its lock.
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use leasehold::backend::{Clock, Moment};
+use leasehold::backend::Clock;
 use leasehold::{Resource, SystemClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -16,140 +16,11 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::exit::{Exit, Problem};
-use crate::output::text::{visible, visible_name};
+use crate::output::text::visible_name;
+use crate::process::keeper_lines::{Answer, Refusal, Report, Request};
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::processes::Identity;
 use crate::system::rendezvous::{self, Place, is_gone};
-
-/// A request to a keeper, which is one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    Release,
-    /// To report what happens to the claim with this tag. The callers are those of the inner section that asks, if it
-    /// is one: it does not end before they have.
-    Follow {
-        tag: String,
-        callers: Vec<Identity>,
-    },
-}
-
-/// The answer to the request to release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Released,
-    Lost,
-    /// It was asked for from inside a run that would have to end first.
-    Inside,
-}
-
-/// The answer of a keeper that lets nobody follow its section any more, and does not report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The section is over, and waits for those that are inside already.
-    Over,
-    /// As many follow it as can.
-    Full,
-}
-
-/// A report of a keeper to those that follow it, which is one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// It is held, without an end that is known.
-    Held,
-    /// It is held until then, unless another report comes before.
-    Until(Moment),
-    Lost(String),
-}
-
-impl Request {
-    pub(crate) fn line(&self) -> String {
-        match self {
-            Request::Release => "release\n".to_owned(),
-            Request::Follow { tag, callers } => {
-                let callers: String =
-                    callers.iter().take(MOST_CALLERS).map(|caller| format!(" {caller}")).collect();
-                format!("follow {tag}{callers}\n")
-            }
-        }
-    }
-
-    pub(crate) fn read(line: &str) -> Option<Request> {
-        match line.split_once(' ') {
-            None if line == "release" => Some(Request::Release),
-            Some(("follow", follower)) => {
-                let mut words = follower.split(' ');
-                let tag = words.next()?.to_owned();
-                let callers = words.map(|caller| caller.parse().ok()).collect::<Option<_>>()?;
-                Some(Request::Follow { tag, callers })
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Refusal {
-    pub(crate) fn line(self) -> &'static str {
-        match self {
-            Refusal::Over => "over\n",
-            Refusal::Full => "full\n",
-        }
-    }
-
-    fn read(text: &[u8]) -> Option<Refusal> {
-        [Refusal::Over, Refusal::Full].into_iter().find(|refusal| text == refusal.line().as_bytes())
-    }
-
-    fn problem(self, lock: &Resource) -> Problem {
-        let lock = visible_name(lock.as_str());
-        match self {
-            Refusal::Over => {
-                let text = format!(
-                    "the section that holds {lock} is over, and its lock is kept only for what runs under it \
-                     already: unset LEASEHOLD_OWNER to wait for {lock} like any other"
-                );
-                Problem::new(Exit::Refused, text)
-            }
-            Refusal::Full => {
-                let text = format!(
-                    "the section that holds {lock} has as many nested runs as its keeper can follow: end some first"
-                );
-                Problem::new(Exit::Unavailable, text)
-            }
-        }
-    }
-}
-
-impl Answer {
-    pub(crate) fn line(self) -> &'static str {
-        match self {
-            Answer::Released => "released\n",
-            Answer::Lost => "lost\n",
-            Answer::Inside => "inside\n",
-        }
-    }
-}
-
-impl Report {
-    pub(crate) fn line(&self) -> String {
-        match self {
-            Report::Held => "held\n".to_owned(),
-            Report::Until(end) => format!("until {}\n", end.as_nanos()),
-            // The text of an error may have more than one line.
-            Report::Lost(cause) => format!("lost {}\n", visible(cause)),
-        }
-    }
-
-    pub(crate) fn read(line: &str) -> Option<Report> {
-        match line.split_once(' ') {
-            None if line == "held" => Some(Report::Held),
-            Some(("until", nanos)) => {
-                nanos.parse().ok().map(|nanos| Report::Until(Moment::from_nanos(nanos)))
-            }
-            Some(("lost", cause)) => Some(Report::Lost(cause.to_owned())),
-            _ => None,
-        }
-    }
-}
 
 /// Asks the keeper at this place to release the lock, and waits until it has.
 ///
@@ -228,7 +99,7 @@ pub(crate) async fn follow(
     let request = Request::Follow { tag: tag.to_owned(), callers: callers.to_vec() };
     match timeout(ANSWER_LIMIT, begin(keeper, lock, &request)).await {
         Ok(Ok(Begun::Followed(followed))) => Ok(Kept::Section(followed)),
-        Ok(Ok(Begun::Refused(refusal))) => Err(refusal.problem(lock)),
+        Ok(Ok(Begun::Refused(refusal))) => Err(refused(refusal, lock)),
         Ok(Ok(Begun::Nobody)) => Ok(Kept::Nobody),
         Ok(Err(error)) if is_gone(&error) => Ok(Kept::Nobody),
         Ok(Err(error)) => {
@@ -241,6 +112,25 @@ pub(crate) async fn follow(
                 visible_name(lock.as_str())
             );
             Err(Problem::new(Exit::Unavailable, text))
+        }
+    }
+}
+
+fn refused(refusal: Refusal, lock: &Resource) -> Problem {
+    let lock = visible_name(lock.as_str());
+    match refusal {
+        Refusal::Over => {
+            let text = format!(
+                "the section that holds {lock} is over, and its lock is kept only for what runs under it \
+                 already: unset LEASEHOLD_OWNER to wait for {lock} like any other"
+            );
+            Problem::new(Exit::Refused, text)
+        }
+        Refusal::Full => {
+            let text = format!(
+                "the section that holds {lock} has as many nested runs as its keeper can follow: end some first"
+            );
+            Problem::new(Exit::Unavailable, text)
         }
     }
 }
@@ -369,43 +259,20 @@ impl Drop for Followed {
     }
 }
 
-/// The line that says that the release is still to come.
-pub(crate) const WAITS: &str = "waits\n";
 /// The time for an answer, or for a sign that one will come: a keeper waits five seconds for its store.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const MAX_LINE: usize = 4096;
-/// The number of callers that a keeper hears of: a script and the copies that it makes of itself.
-const MOST_CALLERS: usize = 32;
 const GONE: &str = "the keeper of its section is gone";
 const NO_ANSWER: &str = "the store has not answered for as long as the lock of the outer run lasts";
 const SILENT: &str = "the keeper of its section has said nothing for as long as the lock lasts";
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use leasehold::backend::Moment;
 
-    #[test]
-    fn lines_read_back_and_others_are_ignored() {
-        let follow = |callers| Request::Follow { tag: "a".repeat(32), callers };
-        let callers = vec!["7.8".parse().unwrap(), "9.10".parse().unwrap()];
-        for request in [Request::Release, follow(Vec::new()), follow(callers)] {
-            assert_eq!(Request::read(request.line().trim_end()), Some(request));
-        }
-        for refusal in [Refusal::Over, Refusal::Full] {
-            assert_eq!(Refusal::read(refusal.line().as_bytes()), Some(refusal));
-            assert_eq!(Report::read(refusal.line().trim_end()), None);
-        }
-        for report in
-            [Report::Held, Report::Until(Moment::from_nanos(7)), Report::Lost("it was broken".to_owned())]
-        {
-            assert_eq!(Report::read(report.line().trim_end()), Some(report));
-        }
-        for nonsense in ["", "released", "until", "until x", "follow", "follow a b", "held 1"] {
-            assert_eq!((Request::read(nonsense), Report::read(nonsense)), (None, None), "{nonsense}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn last_report_counts_and_a_loss_is_final() {
