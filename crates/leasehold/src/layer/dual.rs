@@ -82,7 +82,7 @@ impl Dual {
         }
     }
 
-    /// Releases the new lock because the old one did not come in time.
+    /// Releases the new lock because the old one did not come in time, or never will.
     async fn give_up(&self, claim: &Claim) -> Result<Step, Failure> {
         match self.new.release(&[claim]).await.pop() {
             Some(Release::Unknown(failure)) => Err(uncertain(failure.of_release())),
@@ -174,8 +174,15 @@ impl Backend for Dual {
                 Step::Busy(hint) => return Ok(Step::Busy(hint)),
             };
             holds_new = true;
-            if let OldLock::Granted(grant) = self.take_old(claim, grant, patience).await.map_err(uncertain)? {
-                return Ok(Step::Granted(grant));
+            match self.take_old(claim, grant, patience).await {
+                Ok(OldLock::Granted(grant)) => return Ok(Step::Granted(grant)),
+                Ok(OldLock::Busy) => {}
+                // It would be refused again, so nobody has to wait until the new lock is cleaned up.
+                Err(failure) if failure.effect == Effect::None && !failure.is_transient() => {
+                    self.give_up(claim).await?;
+                    return Err(failure);
+                }
+                Err(failure) => return Err(uncertain(failure)),
             }
             if patience.is_ended() {
                 return self.give_up(claim).await;

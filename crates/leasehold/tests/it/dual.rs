@@ -230,6 +230,18 @@ async fn a_failure_in_between_leaves_nothing() {
     guard.unwrap().unwrap().release().await.unwrap();
 }
 
+/// Redisson's watchdog would shorten the lease of this reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_the_old_lock_refuses_leaves_the_new_one_free() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let locks = client(&server, "?dialect=dual:redisson").await;
+    let error = locks.rwlock("job").ttl(Duration::from_secs(60)).read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(!error.may_have_happened(), "{error}");
+    let after = client(&server, "").await;
+    after.mutex("job").try_lock().await.unwrap().expect("it was given back").release().await.unwrap();
+}
+
 #[tokio::test]
 async fn dual_refuses_stores_it_cannot_hold_together() {
     let directory = tempfile::tempdir().unwrap();
