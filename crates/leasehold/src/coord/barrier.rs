@@ -47,8 +47,9 @@ use state::{Arrival, Cause, Ended, State};
 ///
 /// # Room
 /// Each party takes sixteen bytes of one value: some 32,000 fit on the stores of this library, or fewer on a
-/// MySQL with a small `max_allowed_packet`. A backend of another author may have room for two hundred only. A
-/// barrier stays in the store once it was used, and cannot be removed, so draw no names at random.
+/// MySQL with a small `max_allowed_packet`. A backend of another author may have room for two hundred only. Each
+/// party also holds a claim of a name that all share: 10,000 fit on etcd, and some thousands on memcached, SQLite and
+/// MySQL. A barrier stays in the store once it was used, and cannot be removed, so draw no names at random.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     engine: Arc<Engine>,
