@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::{Fence, LossCause, Resource};
 
@@ -30,7 +30,9 @@ use crate::lock::{Guard, LockRequest, while_held};
 /// All or nothing: a caller that does not get all of them within the one deadline holds none of them. They
 /// are acquired in the order of their names, regardless of the order in which they are given, so that
 /// callers with overlapping sets never wait for each other in a circle. A lock that is named twice is
-/// acquired once, with the larger share. The loss of one is the loss of all, and names the lost lock.
+/// acquired once, with the larger share. The loss of one is the loss of all, and names the lost lock. A
+/// [minimum time to hold](crate::Lock::min_hold) counts from when all are held. A lock that is released because
+/// another one was not granted does not [linger](crate::Lock::linger).
 ///
 /// # Does not promise
 /// They are not granted in one instant: while it waits for the second, it holds the first. Locks of the same
@@ -70,24 +72,30 @@ impl MultiLock {
 
     /// Acquires all of them if all are free now; `None` if one is not.
     ///
+    /// The others were released when `None` is returned. If the store does not confirm that within two seconds, they
+    /// are released in the background, as after an error.
+    ///
     /// # Cancel safety
     /// As [`MultiLock::lock`].
     ///
     /// # Errors
     /// As [`MultiLock::lock`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        let mut guard = MultiGuard { guards: Vec::new() };
+        let mut first = FirstLocks::new();
         for part in self.ordered()? {
             match part.try_hold(Wait::No).await? {
-                Some(held) => guard.guards.push(held),
-                None => return Ok(None),
+                Some(held) => first.held.guards.push(held),
+                None => {
+                    first.release().await;
+                    return Ok(None);
+                }
             }
         }
-        guard.check()?;
-        Ok(Some(guard))
+        first.complete().map(Some)
     }
 
-    /// Waits up to `limit` until all are held; `None` if one of them is not free by then.
+    /// Waits up to `limit` until all are held; `None` if one of them is not free by then. The others were released
+    /// then, as [`MultiLock::try_lock`] does it.
     ///
     /// # Cancel safety
     /// As [`MultiLock::lock`].
@@ -100,39 +108,16 @@ impl MultiLock {
 
     async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {
         let parts = self.ordered()?;
-        // The parts may be of several clients; the wait as a whole is measured by the clock of the first.
-        let Some(clock) = parts.first().map(|part| part.clock().clone()) else {
-            return Ok(MultiGuard { guards: Vec::new() });
-        };
-        let began = clock.now();
-        let mut guard = MultiGuard { guards: Vec::new() };
-        // One watch for each lock and not for each pair of a lock and a wait.
-        let mut losses = FuturesUnordered::new();
-        for part in parts {
-            let asking = async {
-                match limit {
-                    Some(limit) => part.try_hold_within(limit, clock.now().since(began)).await,
-                    None => part.try_hold(Wait::Forever).await,
+        let mut first = FirstLocks::new();
+        match first.hold(parts, limit).await {
+            Ok(()) => first.complete(),
+            Err(error) => {
+                if error.kind() == ErrorKind::Timeout {
+                    first.release().await;
                 }
-            };
-            // A lock that is held already may be lost meanwhile: then waiting longer is pointless.
-            let held = tokio::select! {
-                biased;
-                Some(loss) = losses.next() => return Err(Loss::error(&loss, "lock")),
-                // Boxed, because it is large.
-                held = Box::pin(asking) => held?,
-            };
-            match held {
-                Some(held) => {
-                    let (mut changes, resource) = (held.hold().lease().watch(), held.resource().clone());
-                    losses.push(async move { Loss { cause: changes.lost().await, resource } });
-                    guard.guards.push(held);
-                }
-                None => return Err(Error::timeout(clock.now().since(began), part.resource()?)),
+                Err(error)
             }
         }
-        guard.check()?;
-        Ok(guard)
     }
 
     /// Returns the parts without repetitions, in the order in which every client acquires them.
@@ -157,6 +142,79 @@ impl MultiLock {
             }
         }
         Ok(ordered)
+    }
+}
+
+/// The locks that are held before all of them are. Dropped, it releases them in the background, the last one first.
+/// None stays behind for a minimum time or to linger.
+struct FirstLocks {
+    held: MultiGuard,
+}
+
+impl FirstLocks {
+    fn new() -> FirstLocks {
+        FirstLocks { held: MultiGuard { guards: Vec::new() } }
+    }
+
+    /// Waits for the parts, one after the other.
+    async fn hold(&mut self, parts: Vec<LockRequest>, limit: Option<Duration>) -> Result<()> {
+        // The parts may be of several clients; the wait as a whole is measured by the clock of the first.
+        let Some(clock) = parts.first().map(|part| part.clock().clone()) else { return Ok(()) };
+        let began = clock.now();
+        // One watch for each lock and not for each pair of a lock and a wait.
+        let mut losses = FuturesUnordered::new();
+        for part in parts {
+            let asking = async {
+                match limit {
+                    Some(limit) => part.try_hold_within(limit, clock.now().since(began)).await,
+                    None => part.try_hold(Wait::Forever).await,
+                }
+            };
+            // A lock that is held already may be lost meanwhile: then waiting longer is pointless.
+            let held = tokio::select! {
+                biased;
+                Some(loss) = losses.next() => return Err(Loss::error(&loss, "lock")),
+                // Boxed, because it is large.
+                held = Box::pin(asking) => held?,
+            };
+            match held {
+                Some(held) => {
+                    let (mut changes, resource) = (held.hold().lease().watch(), held.resource().clone());
+                    losses.push(async move { Loss { cause: changes.lost().await, resource } });
+                    self.held.guards.push(held);
+                }
+                None => return Err(Error::timeout(clock.now().since(began), part.resource()?)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the guard of all locks, which are all held now.
+    fn complete(mut self) -> Result<MultiGuard> {
+        self.held.check()?;
+        let guards = std::mem::take(&mut self.held.guards);
+        guards.iter().for_each(Guard::begin_min_hold);
+        Ok(MultiGuard { guards })
+    }
+
+    /// Releases them, and waits for that as long as for one answer.
+    async fn release(mut self) {
+        let guards = std::mem::take(&mut self.held.guards);
+        let Some(engine) = guards.first().map(|guard| guard.hold().engine().clone()) else { return };
+        let ends: Vec<_> = guards.into_iter().rev().filter_map(Guard::end_unused).map(Box::pin).collect();
+        let released = async { Ok(Some(join_all(ends).await)) };
+        if let Err(error) = engine.with_answer_limit(Duration::ZERO, released).await {
+            tracing::debug!(%error, "the locks that were held before another one was not are released later");
+        }
+    }
+}
+
+impl Drop for FirstLocks {
+    fn drop(&mut self) {
+        while let Some(guard) = self.held.guards.pop() {
+            // Not polled, so the release is left to the client.
+            drop(guard.end_unused());
+        }
     }
 }
 

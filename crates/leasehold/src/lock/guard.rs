@@ -61,11 +61,32 @@ pub struct Guard {
 
 impl Guard {
     pub(crate) fn new(hold: HoldHandle, settings: GuardSettings) -> Guard {
-        if !settings.min_hold.is_zero() {
-            let end = hold.now().after(settings.min_hold);
-            hold.keep_until(end);
-        }
+        let guard = Guard::before_min_hold(hold, settings);
+        guard.begin_min_hold();
+        guard
+    }
+
+    /// Creates a guard whose minimum time to hold has not begun.
+    pub(super) fn before_min_hold(hold: HoldHandle, settings: GuardSettings) -> Guard {
         Guard { hold, settings }
+    }
+
+    /// Begins the minimum time to hold.
+    pub(crate) fn begin_min_hold(&self) {
+        if !self.settings.min_hold.is_zero() {
+            let end = self.hold.now().after(self.settings.min_hold);
+            self.hold.keep_until(end);
+        }
+    }
+
+    /// Ends a guard that was never used, without a linger time. Returns the rest of its release, if that is at hand: it
+    /// is not if the guards of its owner keep the lock.
+    pub(crate) fn end_unused(self) -> Option<impl Future<Output = Result<()>> + Send> {
+        if !self.hold.is_only() {
+            return None;
+        }
+        self.hold.pin();
+        self.hold.kept_until(self.hold.now()).is_none().then(|| self.release())
     }
 
     /// Returns the lock with its settings, to be acquired again after it was released.

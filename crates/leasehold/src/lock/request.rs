@@ -66,8 +66,11 @@ impl LockRequest {
         self.lock.want(self.share()?).map(drop)
     }
 
+    /// Acquires the lock. Its minimum time to hold begins when all locks are held.
     pub(crate) async fn try_hold(&self, wait: Wait) -> Result<Option<Guard>> {
-        self.lock.try_hold(self.share()?, wait).await
+        let (want, settings) = (self.lock.want(self.share()?)?, &self.lock.settings.guard);
+        let hold = self.lock.engine.acquire(want, settings.owner.as_ref(), wait, settings.wait).await?;
+        Ok(hold.map(|hold| Guard::before_min_hold(hold, settings.clone())))
     }
 
     /// Acquires the lock within the rest of a wait of `limit` for several. If nothing is left of it, the store is asked

@@ -12,6 +12,7 @@ mod cancellation;
 mod common;
 mod conformance_memory;
 mod coord_faults;
+mod coord_multi;
 #[cfg(feature = "redis")]
 mod dual;
 mod engine_at_once;
