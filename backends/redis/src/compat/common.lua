@@ -9,12 +9,11 @@ local function ask(...)
   return redis.call(...)
 end
 
--- What to answer where nothing was found: 0, unless this is a replica, which may only lag behind. One refuses to write,
--- also what would change nothing.
-local function gone(key)
+-- Returns the error of a replica, whose copy may lag: only the server that decides may report who holds, or that something
+-- is gone. Changes nothing, even if the key is a string. Other refusals are ignored.
+local function refuse_as_replica(key)
   local answer = redis.pcall('HDEL', key, '')
-  local refused = type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true)
-  return refused and answer or 0
+  return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil
 end
 
 -- Lets a key live for `ttl` at least. One that never expires is left so.

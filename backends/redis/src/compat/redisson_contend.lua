@@ -44,7 +44,7 @@ end
 if seen.count > 0 and not (kind == 'r' and seen.mode == 'read') then
   local left = lasts(lock)
   if seen.mode == 'read' then left = math.min(left, reading) end
-  return { 0, seen.count, answered(left) }
+  return refuse_as_replica(lock) or { 0, seen.count, answered(left) }
 end
 
 -- What may be refused comes first, and keeps nobody out: for want of memory or of rights, or because a key is another

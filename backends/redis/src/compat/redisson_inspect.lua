@@ -7,8 +7,8 @@ local lock, token, claims, tag = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 
 local seen, foreign = read(lock)
 if foreign then return foreign end
-local refused = gone(lock)
-if refused ~= 0 then return refused end
+local refused = refuse_as_replica(lock)
+if refused then return refused end
 local answer = { tonumber(redis.call('GET', token) or 0) }
 for owner, known in pairs(seen.owners) do
   local left = lasts(lock)

@@ -9,7 +9,7 @@ local lock, claims = KEYS[1], KEYS[2]
 local owner, id, tag = ARGV[1], ARGV[2], ARGV[3]
 
 local seen = read(lock)
-if not seen then return gone(lock) end
+if not seen then return refuse_as_replica(lock) or 0 end
 tidy(lock, claims, tag, seen, owner)
 local known = seen.owners[owner]
 if not known then
@@ -17,7 +17,7 @@ if not known then
     if shown_id(other) == id then owner, known = other, found end
   end
 end
-if not known then return gone(lock) end
+if not known then return refuse_as_replica(lock) or 0 end
 
 local longest = -2
 for other, found in pairs(seen.owners) do

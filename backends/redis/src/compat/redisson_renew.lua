@@ -8,9 +8,9 @@ local owner, ttl, tag = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local seen = read(lock)
 local known = seen and seen.owners[owner]
-if not known then return gone(lock) end
+if not known then return refuse_as_replica(lock) or 0 end
 if known.kind == 'r' then
-  if reads_for(tag, owner, known.holds) <= 0 then return gone(lock) end
+  if reads_for(tag, owner, known.holds) <= 0 then return refuse_as_replica(lock) or 0 end
   keep(tag .. ':' .. owner .. ':rwlock_timeout:1', ttl)
 end
 keep(lock, ttl)

@@ -13,4 +13,4 @@ if written_id(value) == ARGV[1] then
   keep(KEYS[1], tonumber(ARGV[2]))
   return { 1, 0 }
 end
-return { 0, 1, redis.call('PTTL', KEYS[1]) }
+return refuse_as_replica(KEYS[1]) or { 0, 1, redis.call('PTTL', KEYS[1]) }

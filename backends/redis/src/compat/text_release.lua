@@ -4,7 +4,7 @@
 -- ARGV  id
 -- Answers 1 where it was there, 0 where it was gone.
 local value = ask('GET', KEYS[1])
-if not value or shown_id(value) ~= ARGV[1] then return gone(KEYS[1]) end
+if not value or shown_id(value) ~= ARGV[1] then return refuse_as_replica(KEYS[1]) or 0 end
 if KEYS[2] then
   -- Whoever blocks on the list takes the one word; what nobody takes is gone in a second.
   redis.call('DEL', KEYS[2])

@@ -120,6 +120,46 @@ async fn a_client_that_only_looks_leaves_a_deposed_server() {
     }
 }
 
+/// An answer that a lock is held comes without a write, and a lock of another library may have no end.
+#[tokio::test]
+async fn a_contender_leaves_a_deposed_server() {
+    let held: [(&str, &[&str], &str); 3] = [
+        ("?dialect=plain", &["SET", "KEY", "theirs"], ""),
+        ("?dialect=python-redis-lock", &["SET", "KEY", "theirs"], "lock:"),
+        ("?dialect=redisson&wait=poll", &["HSET", "KEY", "theirs:1", "1"], ""),
+    ];
+    for (options, take, prefix) in held {
+        let Some(old) = RedisServer::start_or_skip().await else { return };
+        let Some(new) = RedisServer::start_or_skip().await else { return };
+        let [tried, awaited] = ["tried", "awaited"].map(long);
+        for claim in [&tried, &awaited] {
+            let key = format!("{prefix}{}", claim.resource);
+            let args: Vec<&str> =
+                take.iter().map(|arg| if *arg == "KEY" { key.as_str() } else { arg }).collect();
+            old.command(&args).await.unwrap();
+        }
+        let proxy = Proxy::start(old.addr()).await.unwrap();
+        let url = format!("{}{options}", old.url_at(proxy.addr()));
+        let (tries, waits) = (open(&url).await, open(&url).await);
+        assert!(!got(&*tries, &tried).await && !got(&*waits, &awaited).await, "{options}");
+
+        // Nobody closes a connection: the old server still answers, as a replica that has lost its primary.
+        old.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+        proxy.set_upstream(new.addr());
+        let step = in_the_end(async || tries.contend(&tried, &no_patience()).await).await;
+        assert!(matches!(step, Step::Granted(_)), "{options}: the old server answers {step:?}");
+        let waiting = async {
+            loop {
+                match in_the_end(async || waits.contend(&awaited, &endless()).await).await {
+                    Step::Granted(_) => break,
+                    Step::Busy(hint) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+                }
+            }
+        };
+        timeout(LIMIT, waiting).await.unwrap_or_else(|_| panic!("{options}: it waits at the old server"));
+    }
+}
+
 #[tokio::test]
 async fn a_primary_that_becomes_one_again_is_met_again() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
