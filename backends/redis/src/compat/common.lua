@@ -16,9 +16,14 @@ local function refuse_as_replica(key)
   return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil
 end
 
--- Lets a key live for `ttl` at least. One that never expires is left so.
+-- Lets a key live for `ttl` at least. One that never expires is left so. If the key is there, a replica refuses.
 local function keep(key, ttl)
   local left = redis.call('PTTL', key)
-  if left >= 0 and left < ttl then redis.call('PEXPIRE', key, ttl) end
+  if left >= 0 then
+    redis.call('PEXPIRE', key, math.max(left, ttl))
+  elseif left == -1 and refuse_as_replica(key) then
+    -- Raises the same refusal.
+    redis.call('HDEL', key, '')
+  end
 end
 

@@ -459,6 +459,38 @@ async fn a_replica_does_not_say_that_a_lock_is_gone() {
     }
 }
 
+/// A server that no longer decides must not say that a claim still holds, also where its lease is long enough already.
+#[tokio::test]
+async fn a_replica_does_not_confirm_a_lease() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let mut held = Vec::new();
+    let shares =
+        DIALECTS.map(|dialect| (dialect, Share::MUTEX)).into_iter().chain([("redisson", Share::READER)]);
+    for (dialect, share) in shares {
+        for longer in [&["PEXPIRE", "KEY", "600000"][..], &["PERSIST", "KEY"]] {
+            let what = format!("{dialect} {share} {}", longer[0]);
+            let claim = claim_of(&what, share, Duration::from_secs(30));
+            // Each call over a connection of its own: one that is refused is left.
+            let [asks, renews] = [(); 2].map(|()| format!("{}?dialect={dialect}", server.url()));
+            let (asks, renews) = (open(&asks).await, open(&renews).await);
+            assert!(got(&*asks, &claim).await && renewed(&*renews, &claim).await, "{what}");
+            for key in server.command(&["KEYS", &format!("*{what}*")]).await.unwrap().into_texts().unwrap() {
+                let args: Vec<&str> =
+                    longer.iter().map(|arg| if *arg == "KEY" { key.as_str() } else { arg }).collect();
+                server.command(&args).await.unwrap();
+            }
+            held.push((what, claim, asks, renews));
+        }
+    }
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    for (what, claim, asks, renews) in held {
+        let renewal = renew(&*renews, &claim).await;
+        assert!(matches!(renewal, Renewal::Unknown(_)), "{what}: {renewal:?}");
+        let step = asks.contend(&claim, &no_patience()).await;
+        assert!(step.is_err(), "{what}: {step:?}");
+    }
+}
+
 #[tokio::test]
 async fn in_a_cluster_every_lock_is_in_one_slot() {
     let builder = RedisCluster::builder().node_timeout(Duration::from_secs(30));
