@@ -254,6 +254,46 @@ async fn holder_is_notified_of_a_break_by_its_own_client() {
     assert_eq!(server.locks(), 0);
 }
 
+/// Otherwise another client could be granted the lock while its old holder still counts on it.
+#[tokio::test(start_paused = true)]
+async fn holder_is_notified_of_a_break_before_the_lock_is_free() {
+    let server = Server::new();
+    for capacity in [ONE, Capacity::Many] {
+        let client = server.client(capacity, WaitMode::Polls);
+        let broken = claim("a");
+        let signal = hold(&client, &broken).await.lost.unwrap();
+        server.answer_in(SILENCE / 4);
+        let mut breaking = pin!(client.break_claim(&broken));
+        poll_pending(breaking.as_mut());
+        assert_eq!((signal.cause(), server.locks()), (Some(LossCause::Gone), 1), "{capacity:?}");
+        assert!(matches!(breaking.await, Ok(BreakOutcome::Ended { .. })), "{capacity:?}");
+        assert_eq!(server.locks(), 0);
+        server.answer_in(Duration::ZERO);
+    }
+}
+
+/// Otherwise a listener that uses the client would wait for itself. Here another thread uses it, so that the test ends.
+#[tokio::test(start_paused = true)]
+async fn client_can_be_used_while_a_listener_of_a_loss_runs() {
+    let server = Server::new();
+    let client = Arc::new(server.client(Capacity::Many, WaitMode::Polls));
+    let mut signal = hold(&*client, &claim("a")).await.lost.unwrap();
+    let was_used = Arc::new(AtomicBool::new(false));
+    let listener = signal.on_loss({
+        let (client, was_used) = (client.clone(), was_used.clone());
+        move |_| {
+            let (sender, used) = std::sync::mpsc::channel();
+            std::thread::spawn(move || sender.send(renew(&*client, &claim("b")).now_or_never()));
+            let answer = used.recv_timeout(Duration::from_secs(60));
+            was_used.store(matches!(answer, Ok(Some(Renewal::Lost))), Ordering::SeqCst);
+        }
+    });
+    server.end_all();
+    assert_eq!(signal.fired().await, LossCause::SessionEnded);
+    drop(listener);
+    assert!(was_used.load(Ordering::SeqCst));
+}
+
 /// Otherwise the break ends the connection before it has released the lock, and the release fails.
 #[tokio::test(start_paused = true)]
 async fn break_by_the_own_client_leaves_a_release_under_way_alone() {

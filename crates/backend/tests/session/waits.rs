@@ -52,6 +52,17 @@ async fn wait_that_the_server_ends_at_once_is_repeated_after_a_pause() {
     assert!((5..100).contains(&requests), "{requests}");
 }
 
+/// The answer to a wait says only that the lock was granted at some time during it.
+#[tokio::test(start_paused = true)]
+async fn grant_after_a_wait_counts_from_before_its_confirmation() {
+    let (server, backend, clock) = in_virtual_time();
+    let slow = SILENCE / 4;
+    server.answer_in(slow);
+    let step = backend.contend(&claim("a"), &Patience::unlimited(clock.clone())).await;
+    let Ok(Step::Granted(grant)) = step else { panic!("{step:?}") };
+    assert_eq!(grant.asked_at, clock.now().before(slow));
+}
+
 /// The server answers nothing else in the session meanwhile.
 #[tokio::test(start_paused = true)]
 async fn session_of_a_long_wait_is_neither_asked_nor_silent() {
