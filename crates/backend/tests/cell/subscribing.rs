@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::store::{Faults, LONG, Store, TABLE, claim, clock, try_take};
+use leasehold_backend::cell::PLACE_TTL;
 use leasehold_core::{Backend, Patience, Step};
 use tokio::time::Instant;
 
@@ -84,6 +85,8 @@ async fn a_waiter_that_listens_sends_nothing_until_it_is_called() {
     // It asks again when a third of the time of its place is over.
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(turns().await, asked);
+    tokio::time::sleep(PLACE_TTL / 3).await;
+    assert!(turns().await > asked, "a claim that is silent loses its place");
     holder.release(&[&held]).await;
     assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
 }
