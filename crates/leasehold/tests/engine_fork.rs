@@ -18,7 +18,7 @@ use common::block_on;
 use futures_util::FutureExt;
 use leasehold::backend::{Clock, LossCause, Moment};
 use leasehold::{
-    Client, ErrorKind, Event, EventSubscriber, Guard, Owner, State, SystemClock, Tuning, blocking,
+    Client, ErrorKind, Event, EventSubscriber, Guard, LoadError, Owner, State, SystemClock, Tuning, blocking,
 };
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -42,6 +42,8 @@ const LOCKED_CLOCK_PARENT: &str = "the_parent_whose_clock_is_locked";
 const LAST_CLIENT_PARENT: &str = "the_parent_of_a_last_client";
 /// The same where other threads acquire and release locks.
 const BUSY_PARENT: &str = "the_parent_whose_other_threads_lock";
+/// The same where a task of the parent loads a value.
+const LOADING_PARENT: &str = "the_parent_that_loads";
 
 async fn forks_on(runtime: &str) {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -91,6 +93,12 @@ fn a_child_waits_for_no_lock_of_another_thread() {
 #[test]
 fn a_child_drops_no_part_of_a_client() {
     forks(LAST_CLIENT_PARENT, "mem:", ALONE);
+}
+
+/// The task that loads does not exist in the child.
+#[test]
+fn a_child_waits_for_no_loader_of_its_parent() {
+    forks(LOADING_PARENT, "mem:", ALONE);
 }
 
 /// A store that ends what its copy in the child is dropped with would end what the parent holds.
@@ -382,6 +390,36 @@ fn the_parent_of_a_last_client() {
             assert_eq!(counts(), parts, "the child has dropped parts of its parent's client");
         });
         drop(locked);
+    });
+}
+
+#[test]
+#[ignore = "it is the process that forks, run by a test above"]
+fn the_parent_that_loads() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let locks = Client::open(&std::env::var(URL).unwrap()).await.unwrap();
+        let flight = locks.single_flight("page");
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let mut loading = Box::pin(flight.get_or_load(HOUR, move || async move {
+            begun.send(()).unwrap();
+            std::future::pending::<Result<_, std::io::Error>>().await
+        }));
+        tokio::select! {
+            biased;
+            _ = &mut loading => panic!("it loads for ever"),
+            begun = has_begun => begun.unwrap(),
+        }
+        in_a_fork(|| {
+            let load = || async { Ok::<_, std::io::Error>(Some(Vec::new())) };
+            match block_on(flight.get_or_load(HOUR, load)) {
+                Err(LoadError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Closed, "{error}"),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(block_on(flight.get()).map(drop).unwrap_err().kind(), ErrorKind::Closed);
+            assert_eq!(block_on(flight.invalidate()).unwrap_err().kind(), ErrorKind::Closed);
+        });
     });
 }
 

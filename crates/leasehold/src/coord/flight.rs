@@ -524,7 +524,7 @@ impl SingleFlight {
     }
 
     fn slot_ref(&self) -> Result<SlotRef> {
-        Ok(self.flights.join((self.key.clone()?, self.cache_id)))
+        self.flights.join((self.key.clone()?, self.cache_id))
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {

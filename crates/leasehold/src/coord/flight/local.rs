@@ -84,7 +84,14 @@ impl Drop for Flights {
 }
 
 impl Flights {
-    pub(super) fn join(self: &Arc<Self>, key: Key) -> SlotRef {
+    /// Joins the callers of a key.
+    ///
+    /// # Errors
+    /// `Closed` in a fork, in which the task that has the turn does not exist.
+    pub(super) fn join(self: &Arc<Self>, key: Key) -> Result<SlotRef> {
+        if !self.process.is_this() {
+            return Err(Error::closed("load").on(&key.0));
+        }
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || {
             let (turn, joined, refreshing) =
@@ -96,11 +103,14 @@ impl Flights {
         let slot = slot.clone();
         let number = slot.joined.fetch_add(1, Ordering::SeqCst);
         drop(slots);
-        SlotRef { flights: self.clone(), key, number, slot }
+        Ok(SlotRef { flights: self.clone(), key, number, slot })
     }
 
     /// Leaves the slot of a key to those that are in it: callers that join from here on have another one.
     pub(super) fn abandon(&self, key: &Key) {
+        if !self.process.is_this() {
+            return;
+        }
         self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
@@ -132,6 +142,9 @@ impl SlotRef {
 
     /// Leaves the slot to those that are in it: callers that join from here on have another one.
     pub(super) fn abandon(&self) {
+        if !self.flights.process.is_this() {
+            return;
+        }
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.get(&self.key).is_some_and(|(_, slot)| Arc::ptr_eq(slot, &self.slot)) {
             slots.remove(&self.key);
@@ -187,7 +200,7 @@ mod tests {
         let flights = Arc::new(Flights::default());
         let key = (Resource::new("a").unwrap(), 0);
         for _ in 0..2_000 {
-            let callers = [flights.join(key.clone()), flights.join(key.clone())];
+            let callers = [(), ()].map(|()| flights.join(key.clone()).unwrap());
             let start = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for slot_ref in callers {
