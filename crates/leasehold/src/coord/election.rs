@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -10,6 +11,7 @@ use leasehold_core::{Fence, LossCause, Moment, Note, Snapshot, SnapshotVersion};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::engine::Lease;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex, RwLock};
 
@@ -41,7 +43,9 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// An observer may not see each value: of several changes in quick succession it may see only the last.
 /// If the store loses a proclaimed value alone, as after [`Client::break_claim`](crate::Client::break_claim),
 /// observers see the value of the campaign again, and the leader does not notice: proclaim it from time to
-/// time if that matters.
+/// time if that matters. The same can happen in an outage if the ttl and the lock delay of leadership are together
+/// longer than a quarter of the longest ttl of the store: a value is kept for longer than its leader, and for that
+/// ttl at most.
 #[derive(Clone, Debug)]
 pub struct Election {
     leader_lock: Mutex,
@@ -122,7 +126,8 @@ impl Election {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(leader(&self.leader_lock.inspect().await?, &self.value_lock.inspect().await?))
+        let (leader_lock, value_lock) = self.look().await?;
+        Ok(leader(&leader_lock, &value_lock))
     }
 
     /// Follows the changes of leadership.
@@ -141,8 +146,10 @@ impl Election {
     fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
         // Its claim names this leader, and no successor of the same process.
         leader_lock.hold().pin();
-        let proclaimed = Proclaimed { value: None, until: leader_lock.hold().kept_until(Moment::START) };
-        let value_lock = self.value_lock.clone();
+        let (hold, lease) = (leader_lock.hold(), leader_lock.hold().lease().clone());
+        let proclaimed =
+            Proclaimed { value: None, until: hold.kept_until(Moment::START), leader_lock: lease };
+        let value_lock = self.value_lock.clone().outliving(&self.leader_lock);
         Ok(Leadership { leader_lock, proclaimed: AsyncMutex::new(proclaimed), value_lock })
     }
 }
@@ -172,16 +179,21 @@ pub struct Leadership {
 }
 
 /// The claim whose note is the value that a leader has proclaimed. Dropped, it stays for the minimum time for which the
-/// leader lock is held.
+/// leader lock is held, and for its lock delay after a loss.
 #[derive(Debug)]
 struct Proclaimed {
     value: Option<Guard>,
     until: Option<Moment>,
+    leader_lock: Arc<Lease>,
 }
 
 impl Drop for Proclaimed {
     fn drop(&mut self) {
-        if let (Some(value), Some(until)) = (&self.value, self.until) {
+        let Some(value) = self.value.take() else { return };
+        if self.leader_lock.keeps_lock_delay() {
+            // It lasts longer than the claim of the leader, whose loss was before.
+            value.leave_to_lease();
+        } else if let Some(until) = self.until {
             value.hold().keep_until(until);
         }
     }
@@ -317,8 +329,7 @@ impl Observer {
             if let Some((leader_lock, value_lock)) = &self.seen {
                 self.election.changed(leader_lock, value_lock).await?;
             }
-            let leader_lock = self.election.leader_lock.inspect().await?;
-            let value_lock = self.election.value_lock.inspect().await?;
+            let (leader_lock, value_lock) = self.election.look().await?;
             let leader = leader(&leader_lock, &value_lock);
             self.seen = Some((leader_lock.version, value_lock.version));
             if self.last_reported.as_ref() != Some(&leader) {
@@ -335,6 +346,12 @@ impl Observer {
 }
 
 impl Election {
+    /// Reads the leader lock, and the value from before: a leader that is there afterwards had not given it up.
+    async fn look(&self) -> Result<(Snapshot, Snapshot)> {
+        let value_lock = self.value_lock.inspect().await?;
+        Ok((self.leader_lock.inspect().await?, value_lock))
+    }
+
     /// Waits until one of the two changes, for up to [`CHANGE_WAIT_MAX`].
     async fn changed(&self, leader_lock: &SnapshotVersion, value_lock: &SnapshotVersion) -> Result<()> {
         let leader_lock = pin!(self.leader_lock.changed(leader_lock, CHANGE_WAIT_MAX));

@@ -257,7 +257,7 @@ impl Lease {
 
     /// Returns `true` if the claim was lost with a lock delay, so that the server is to keep it until its
     /// lease ends.
-    pub(super) fn keeps_lock_delay(&self) -> bool {
+    pub(crate) fn keeps_lock_delay(&self) -> bool {
         let lost_here = || {
             use LossCause::{Expired, Forked, MaxHold, RenewalEnded};
             matches!(self.state(), State::Lost(Expired | MaxHold | Forked | RenewalEnded))

@@ -152,6 +152,12 @@ impl<K: kind::Kind> Lock<K> {
         self.settings.ttl
     }
 
+    /// Makes the claims of this lock last longer than those of `other` after the last sign of life.
+    pub(crate) fn outliving<L: kind::Kind>(mut self, other: &Lock<L>) -> Self {
+        self.settings.outlive(&other.settings, &self.engine);
+        self
+    }
+
     /// Sets the maximum time to hold the lock; no limit by default. At its end the lock counts as lost.
     ///
     /// # Errors

@@ -48,6 +48,17 @@ impl Settings {
         Settings { guard: GuardSettings { wait, ..GuardSettings::default() }, ..self.clone() }
     }
 
+    /// Makes a claim of a store with leases last longer than one with the settings `other`, whichever of the two was
+    /// renewed last, and also if the store answers again only shortly before the end of the other one.
+    pub(super) fn outlive(&mut self, other: &Settings, engine: &Engine) {
+        let Liveness::Lease { max, .. } = engine.profile().liveness else { return };
+        let other = other.ttl.saturating_add(other.lock_delay).as_secs_f64();
+        // The last renewal was at most `renew_at` of the ttl before that of the other. Half of the rest is for
+        // renewals that fail, of which the pauses are up to a tenth of the ttl.
+        let ttl = other * 1.5 / (1.0 - engine.tuning().renew_at);
+        self.ttl = Duration::try_from_secs_f64(ttl).unwrap_or(max).min(max);
+    }
+
     /// Builds the request for this share. Checks everything that can be checked without sending anything.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ mod cancellation;
 #[path = "../common/mod.rs"]
 mod common;
 mod conformance_memory;
+mod coord_election;
 mod coord_faults;
 mod coord_multi;
 #[cfg(feature = "redis")]

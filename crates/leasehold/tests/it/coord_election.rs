@@ -1,0 +1,118 @@
+//! Elections whose leader is cut off, loses its lock or gives it up while others look: the value that it has
+//! proclaimed is seen for as long as it leads.
+
+use std::time::Duration;
+
+use crate::common::{Store, ms};
+use leasehold::layer::{Mode, Verb};
+use leasehold::{Client, Election, Tuning};
+use tokio::time::Instant;
+
+const TTL: Duration = Duration::from_secs(9);
+const LONGEST: Duration = Duration::from_secs(300);
+
+async fn value(locks: &Client) -> Option<String> {
+    locks.election("boss").leader().await.unwrap().map(|leader| leader.value)
+}
+
+/// Waits until nobody leads. Until then the value is the one that was proclaimed.
+async fn seen_as_ready_to_its_end(locks: &Client, when: &str) {
+    assert_eq!(value(locks).await.as_deref(), Some("ready"), "{when}");
+    let began = Instant::now();
+    while let Some(seen) = value(locks).await {
+        assert_eq!(seen, "ready", "{when}, after {:?}", began.elapsed());
+        assert!(began.elapsed() < LONGEST, "{when}: it leads for ever");
+        tokio::time::sleep(ms(100)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn value_outlives_an_outage_that_its_leader_outlives() {
+    for (renew_at, proclaimed_at) in [0.05, 1.0 / 3.0, 0.6]
+        .into_iter()
+        .flat_map(|at| [100, 800, 1_500, 2_900].map(|proclaimed_at| (at, ms(proclaimed_at))))
+    {
+        let store = Store::in_virtual_time();
+        let ((locks, wire), (other, _)) = (store.tuned(Tuning::default().renew_at(renew_at)), store.client());
+        let began = tokio::time::Instant::now();
+        let leadership = locks.election("boss").ttl(TTL).campaign("starting").await.unwrap();
+        tokio::time::sleep_until(began + proclaimed_at).await;
+        leadership.proclaim("ready").await.unwrap();
+        // The leader lock was renewed last within that time of the outage's beginning.
+        tokio::time::sleep_until(began + TTL.mul_f64(renew_at) + ms(300)).await;
+        wire.set(Verb::Renew, Mode::Refuse);
+        while leadership.remaining() > ms(1_200) {
+            tokio::time::sleep(ms(50)).await;
+        }
+        wire.set(Verb::Renew, Mode::Pass);
+        tokio::time::sleep(TTL * 3).await;
+        leadership.check().unwrap();
+        let seen = value(&other).await;
+        assert_eq!(seen.as_deref(), Some("ready"), "renewed at {renew_at}, proclaimed at {proclaimed_at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_that_died_is_seen_under_its_value_to_the_end_of_its_lease() {
+    for renew_at in [0.05, 1.0 / 3.0, 0.6] {
+        let store = Store::in_virtual_time();
+        let ((locks, wire), (other, _)) = (store.tuned(Tuning::default().renew_at(renew_at)), store.client());
+        let leadership = locks.election("boss").ttl(TTL).campaign("starting").await.unwrap();
+        tokio::time::sleep(TTL.mul_f64(renew_at) / 2).await;
+        leadership.proclaim("ready").await.unwrap();
+        tokio::time::sleep(TTL.mul_f64(renew_at) * 3 / 4).await;
+        // Since the leader lock was renewed, nothing of this client reaches the store any more.
+        wire.set_all(Mode::Hang);
+        seen_as_ready_to_its_end(&other, &format!("renewed at {renew_at}")).await;
+        drop(leadership);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_is_seen_under_its_value_during_its_lock_delay() {
+    for ending in ["dropped", "resigns", "stays"] {
+        let store = Store::in_virtual_time();
+        let ((locks, _), (other, _)) = (store.client(), store.client());
+        let limits = |election: Election| {
+            election.with(|lock| Ok(lock.ttl(TTL).max_hold(ms(1_000)).lock_delay(Duration::from_secs(30))))
+        };
+        let leadership = limits(locks.election("boss")).unwrap().campaign("starting").await.unwrap();
+        leadership.proclaim("ready").await.unwrap();
+        leadership.lost().await;
+        let kept = match ending {
+            "dropped" => {
+                drop(leadership);
+                None
+            }
+            "resigns" => {
+                leadership.resign().await.unwrap_err();
+                None
+            }
+            _ => Some(leadership),
+        };
+        seen_as_ready_to_its_end(&other, ending).await;
+        drop(kept);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn observer_whose_answer_is_late_sees_no_older_value() {
+    let store = Store::in_virtual_time();
+    let ((locks, _), (other, wire)) = (store.client(), store.client());
+    let election = other.election("boss");
+    for observes in [false, true] {
+        let leadership = locks.election("boss").campaign("starting").await.unwrap();
+        leadership.proclaim("draining").await.unwrap();
+        wire.set(Verb::Inspect, Mode::LateReply(ms(500)));
+        let looking =
+            async { if observes { election.observe().next().await } else { election.leader().await } };
+        let resigning = async {
+            tokio::time::sleep(ms(250)).await;
+            leadership.resign().await.unwrap();
+        };
+        let (seen, ()) = tokio::join!(looking, resigning);
+        let seen = seen.unwrap().map(|leader| leader.value);
+        assert_ne!(seen.as_deref(), Some("starting"), "observes: {observes}");
+        wire.set(Verb::Inspect, Mode::Pass);
+    }
+}
