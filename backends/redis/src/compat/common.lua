@@ -9,11 +9,13 @@ local function ask(...)
   return redis.call(...)
 end
 
--- Returns the error of a replica, whose copy may lag: only the server that decides may report who holds, or that something
--- is gone. Changes nothing, even if the key is a string. Other refusals are ignored.
+-- Returns the error of a replica, whose copy may lag, or of a server whose cluster is down: only the server that decides
+-- may report who holds, or that something is gone. Changes nothing, even if the key is a string. Ignores other refusals.
 local function refuse_as_replica(key)
   local answer = redis.pcall('HDEL', key, '')
-  return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil
+  if type(answer) ~= 'table' or not answer.err then return nil end
+  if string.find(answer.err, 'READONLY', 1, true) then return answer end
+  return string.find(answer.err, 'while the cluster is down', 1, true) and answer or nil
 end
 
 -- Lets a key live for `ttl` at least. One that never expires is left so. If the key is there, a replica refuses.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use futures_util::future::join_all;
 use leasehold_core::{
     Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Grant, LockSupport, Proof, Release,
-    Renew, Renewal, Share,
+    Renew, Renewal, Share, Step,
 };
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Counts, RedisCluster, RedisServer, Reply, SlotMove, Tls, require, until};
@@ -401,39 +402,39 @@ async fn unsent_request_goes_to_the_successor_of_its_primary() {
     assert!(freed(&backend, &claim).await, "{fence} was not granted by the successor");
 }
 
-/// Repeats a request of a second whose failure came later than that: a machine that stood still leaves the last attempt
-/// without an answer.
+/// Repeats a request whose last attempt got no answer: it began when the time limit was nearly over, or the machine stood
+/// still.
 async fn in_time(mut request: impl AsyncFnMut() -> Failure) -> Failure {
-    for _ in 0..10 {
-        let begun = Instant::now();
+    for _ in 0..20 {
         let failure = request().await;
-        if begun.elapsed() < Duration::from_millis(1_500) {
+        if failure.effect == Effect::None {
             return failure;
         }
+        println!("{failure}");
     }
-    panic!("ten answers came too late");
+    panic!("20 last attempts got no answer");
 }
 
-/// A primary whose cluster is down lets scripts begin, and refuses what they write.
-#[tokio::test]
-async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
+/// A cluster whose servers answer reads while it is down.
+async fn cluster_that_allows_reads() -> Option<RedisCluster> {
     let server = RedisServer::builder().arg("--cluster-allow-reads-when-down").arg("yes");
-    let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);
-    let Some(cluster) = builder.start_or_skip().await else { return };
-    let backend = connect(&format!("{}?timeout=1s", cluster.url())).await;
-    let held = long("job");
-    persist(&backend, &held).await;
-    let at = cluster.primary_of(slot_of(&cluster, "job").await).await.unwrap();
-    let free = {
-        let mut names = (0..).map(|n| format!("free-{n}"));
-        loop {
-            let name = names.next().unwrap();
-            if cluster.primary_of(slot_of(&cluster, &name).await).await.unwrap() == at {
-                break long(&name);
-            }
+    RedisCluster::builder().node_timeout(PATIENT).server(server).start_or_skip().await
+}
+
+/// Returns a name that begins with `stem` and whose key, which begins with `prefix`, is at this member.
+async fn name_at(cluster: &RedisCluster, member: usize, prefix: &str, stem: &str) -> String {
+    for number in 0.. {
+        let name = format!("{stem}-{number}");
+        let slot = cluster.slot_of(&format!("{prefix}{name}")).await.unwrap();
+        if cluster.primary_of(slot).await.unwrap() == member {
+            return name;
         }
-    };
-    // The cluster is down for a server that misses the owner of any slot.
+    }
+    unreachable!("each member has a third of all names")
+}
+
+/// Lets the cluster be down for this member: it misses the owner of a slot. Returns the slot and its owner.
+async fn bring_down(cluster: &RedisCluster, at: usize) -> (String, usize) {
     let mut owned = Vec::new();
     for slot in [0, 8_000, 16_000] {
         owned.push((slot, cluster.primary_of(slot).await.unwrap()));
@@ -445,10 +446,25 @@ async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
     }
     let state = async || cluster.member(at).command(&["CLUSTER", "INFO"]).await.unwrap().into_text().unwrap();
     until("the cluster is down", async || state().await.contains("cluster_state:fail")).await;
+    (slot, other)
+}
 
-    let passes = |failure: &Failure| {
-        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
-    };
+/// Checks the failure of a call while the cluster is down.
+fn passes(failure: &Failure) {
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
+}
+
+/// A primary whose cluster is down lets scripts begin, and refuses what they write.
+#[tokio::test]
+async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
+    let Some(cluster) = cluster_that_allows_reads().await else { return };
+    let backend = connect(&format!("{}?timeout=1s", cluster.url())).await;
+    let held = long("job");
+    persist(&backend, &held).await;
+    let at = cluster.primary_of(slot_of(&cluster, "job").await).await.unwrap();
+    let free = long(&name_at(&cluster, at, "lh:", "free").await);
+    let (slot, other) = bring_down(&cluster, at).await;
+
     passes(&in_time(async || backend.contend(&free, &no_patience()).await.unwrap_err()).await);
     for claim in [&held, &free] {
         let failure = in_time(async || match renew(&backend, claim).await {
@@ -476,6 +492,40 @@ async fn cluster_that_is_down_and_allows_reads_is_waited_for() {
         assert!(begun.elapsed() < LIMIT, "the cluster is still down");
     }
     assert!(try_take(&backend, &long("job")).await.is_some());
+}
+
+/// In another library's dialect, too, such a server does not report who holds, or that a claim is lost or gone.
+#[tokio::test]
+async fn dialects_believe_no_server_whose_cluster_is_down() {
+    let Some(cluster) = cluster_that_allows_reads().await else { return };
+    let mut held = Vec::new();
+    for dialect in ["plain", "python-redis-lock", "redisson"] {
+        let backend = open(&format!("{}?timeout=1s&dialect={dialect}", cluster.url())).await;
+        // All keys of a lock have to be in one slot.
+        let claim = long(&format!("{{{}}}", name_at(&cluster, 0, "", dialect).await));
+        let step = in_the_end(async || backend.contend(&claim, &no_patience()).await).await;
+        assert!(matches!(step, Step::Granted(_)), "{dialect}");
+        held.push((backend, claim));
+    }
+    bring_down(&cluster, 0).await;
+    // Each call takes its whole time limit.
+    join_all(held.iter().map(async |(backend, claim)| {
+        let other = long(claim.resource.as_str());
+        passes(&in_time(async || backend.contend(&other, &no_patience()).await.unwrap_err()).await);
+        let at = &claim.resource;
+        passes(&in_time(async || backend.inspect(at, None, &no_patience()).await.unwrap_err()).await);
+        let failure = in_time(async || match any::renew(&**backend, &other).await {
+            Renewal::Unknown(failure) => failure,
+            renewal => panic!("{at}: {renewal:?}"),
+        });
+        passes(&failure.await);
+        let failure = in_time(async || match any::release(&**backend, &other).await {
+            Release::Unknown(failure) => failure,
+            release => panic!("{at}: {release:?}"),
+        });
+        passes(&failure.await);
+    }))
+    .await;
 }
 
 #[tokio::test]
