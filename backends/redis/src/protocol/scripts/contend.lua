@@ -218,12 +218,10 @@ else
     forget({ own }, claims, queue, places)
     walk(state, queue, places, claims, nil)
   end
-  if watch ~= '' and state.single and not mark_single(held, state.single) then
-    -- A replica may be one for ever, and its clients get no message of a release without a mark.
-    local refusal = refuse_as_replica(held)
-    if refusal then return refusal end
-    look_in = UNHEARD_LOOK
-  end
+  if watch ~= '' and state.single and not mark_single(held, state.single) then look_in = UNHEARD_LOOK end
+  -- Nothing may have been written until here, and a replica may be one for ever.
+  local refusal = refuse_as_replica(held)
+  if refusal then return refusal end
 end
 tell(channel, state.called)
 
