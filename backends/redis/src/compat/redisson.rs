@@ -96,12 +96,12 @@ impl ScriptDialect for Redisson {
     }
 
     fn channel(&self, claim: &Claim) -> Option<String> {
-        let names = self.names(&claim.resource);
-        Some(if claim.share == Share::MUTEX { names.lock_channel() } else { names.rwlock_channel() })
+        Some(self.names(&claim.resource).channel(claim))
     }
 
     fn contend(&self, claim: &Claim) -> Request {
         let names = self.names(&claim.resource);
+        let channel = names.channel(claim);
         let kind = match claim.share {
             Share::MUTEX => "m",
             share if share.is_exclusive() => "w",
@@ -116,6 +116,8 @@ impl ScriptDialect for Redisson {
                 kind.to_owned(),
                 claim.note.as_str().to_owned(),
                 names.tag,
+                self.scope.publish().to_owned(),
+                channel,
             ],
             confirm: None,
         }
@@ -182,6 +184,11 @@ impl Names {
 
     fn rwlock_channel(&self) -> String {
         format!("redisson_rwlock:{}", self.tag)
+    }
+
+    /// Returns the channel on which a release of what this claim asks for is published.
+    fn channel(&self, claim: &Claim) -> String {
+        if claim.share == Share::MUTEX { self.lock_channel() } else { self.rwlock_channel() }
     }
 
     fn token(&self) -> String {

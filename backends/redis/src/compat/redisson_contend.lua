@@ -1,11 +1,14 @@
 -- Takes the lock where it is free; asked again by an owner, answers the same and keeps the lease.
 --
 -- KEYS  lock token claims
--- ARGV  owner ttl kind note tag
---   kind  m: the mutex; r: a reader; w: the writer
+-- ARGV  owner ttl kind note tag verb channel
+--   kind     m: the mutex; r: a reader; w: the writer
+--   verb     PUBLISH, or SPUBLISH for messages in both forms, as for `redisson_release.lua`
+--   channel  on which the release is published
 -- Answers {1, fence} | {0, owners ahead, milliseconds until the last of them ends, -1 where it never does}.
 local lock, token, claims = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, kind, note, tag = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
+local verb, channel = ARGV[6], ARGV[7]
 
 local reads = tag .. ':' .. owner .. ':rwlock_timeout:1'
 
@@ -26,6 +29,17 @@ local function write_claim()
   return seq
 end
 
+-- Returns an error if this user may not publish the release: those who wait would sleep until the lease ends. Servers
+-- before 7.0 have no such check.
+local function refuse_as_mute()
+  if not redis.acl_check_cmd then return nil end
+  for _, publish in ipairs({ 'PUBLISH', verb }) do
+    if not redis.acl_check_cmd(publish, channel, '') then
+      return redis.error_reply('NOPERM this user may not ' .. publish .. ' to the channel ' .. channel)
+    end
+  end
+end
+
 local seen, foreign = read(lock)
 if foreign then return foreign end
 local written, other = ask('HGET', claims, owner)
@@ -40,6 +54,9 @@ if seen.owners[owner] then
   if not seq then seq, refused = write_claim() end
   return refused or { 1, tonumber(seq) }
 end
+
+local mute = refuse_as_mute()
+if mute then return mute end
 
 if seen.count > 0 and not (kind == 'r' and seen.mode == 'read') then
   local left = lasts(lock)

@@ -190,6 +190,41 @@ async fn a_message_of_the_redisson_dialect_that_is_refused_changes_no_answer() {
     assert!(freed(&*backend, &holder).await);
 }
 
+/// Otherwise the Java threads that wait would sleep until the lease ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_who_may_not_publish_is_granted_no_lock_of_redisson() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    if is_before_7(&server).await {
+        return;
+    }
+    let url = format!("redis://jobs:secret@{}?dialect=redisson", server.addr());
+    let rules = RedisConfig::parse(&url).unwrap().acl_rules();
+    for (share, channel) in [
+        (Share::MUTEX, "&redisson_lock__channel:*"),
+        (Share::READER, "&redisson_rwlock:*"),
+        (Share::WRITER, "&redisson_rwlock:*"),
+    ] {
+        allow(&server, &rules.replace(&format!(" {channel} "), " ")).await;
+        let backend = leasehold_redis::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+        let [claim, other] = [(); 2].map(|()| claim_of("job", share, Duration::from_secs(30)));
+        let is_refused = async |claim| {
+            let failure = backend.contend(claim, &no_patience()).await.unwrap_err();
+            assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+            assert!(failure.detail().contains("PUBLISH"), "{share}: {failure}");
+            assert!(failure.detail().contains(&rules), "{failure}");
+        };
+        is_refused(&claim).await;
+        assert_eq!(keys(&server).await, 0, "{share}");
+        allow(&server, &rules).await;
+        assert!(got(&*backend, &claim).await);
+        allow(&server, &rules.replace(&format!(" {channel} "), " ")).await;
+        assert!(got(&*backend, &claim).await && renewed(&*backend, &claim).await, "{share}: it holds");
+        is_refused(&other).await;
+        assert!(freed(&*backend, &claim).await);
+        server.flushall().await.unwrap();
+    }
+}
+
 /// The key of a reader's end is not declared, so it is refused while the script runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_reader_of_redisson_leaves_no_lock() {

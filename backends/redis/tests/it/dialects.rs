@@ -609,4 +609,19 @@ async fn redisson_in_a_cluster_is_heard_on_both_kinds_of_channel() {
         assert!(granted.unwrap_or_else(|_| panic!("{publish} wakes nobody")).unwrap().is_some());
         assert!(freed(&*backend, &claim).await);
     }
+    // Who may publish in one form only is granted nothing.
+    let forms = if is_before_7 { &[][..] } else { &["publish", "spublish"] };
+    for form in forms {
+        for number in 0..cluster.members() {
+            let args = ["ACL", "SETUSER", "jobs", &format!("-{form}")];
+            cluster.member(number).command(&args).await.unwrap();
+        }
+        let failure = refused(&*backend, &mutex("unheard")).await;
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+        assert!(failure.detail().contains(&format!("may not {}", form.to_uppercase())), "{failure}");
+        for number in 0..cluster.members() {
+            let args = ["ACL", "SETUSER", "jobs", &format!("+{form}")];
+            cluster.member(number).command(&args).await.unwrap();
+        }
+    }
 }
