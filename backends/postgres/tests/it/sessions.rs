@@ -291,6 +291,48 @@ async fn holder_whose_session_ends_is_not_shown_beside_the_next() {
     }
 }
 
+/// The client of the waiter stops when it is given the row. The server ends its session, and another client has the
+/// row by the time it continues.
+#[tokio::test]
+async fn waiter_whose_session_ended_leaves_the_row_of_the_next_holder() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    // A waiter through what looks like a pooler begins its wait anew every now and then.
+    allow_the_second_address(&server).await;
+    proxy.keep_ports();
+    // No sign of life is requested meanwhile: it would reveal the end of the session as well.
+    let options = "method=for-update&silence=5m";
+    let stopped = take_until_connected(&format!("{}?{options}", server.url_at(proxy.addr()))).await;
+    let others = open(&format!("{}?{options}", server.url())).await;
+    let first = claim("job", LONG);
+    hold(&*others, &first).await;
+    let waiting =
+        tokio::spawn(
+            async move { stopped.contend(&claim("job", LONG), &Patience::unlimited(clock())).await },
+        );
+    let counts = async |condition: &str| {
+        let query = format!("SELECT count(*) FROM pg_stat_activity WHERE {condition}");
+        server.sql(&query).await.unwrap().trim() == "1"
+    };
+    until("the client waits in the server", async || counts("wait_event_type = 'Lock'").await).await;
+    proxy.hold(Way::ToClient);
+    assert!(matches!(release(&*others, &first).await, Release::Freed));
+    let given = "state = 'idle in transaction'";
+    until("the server gives it the row", async || counts(given).await).await;
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {given}");
+    server.sql(&end).await.unwrap();
+    let next = claim("job", LONG);
+    take(&*others, &next).await;
+    wait_for_holder(&*others, &next, true).await;
+    proxy.heal().unwrap();
+    let refused = waiting.await.unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    let seen = others.inspect(&next.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders.iter().map(|holder| holder.id).collect::<Vec<_>>(), [next.id]);
+    let broken = others.break_claim(&next).await.unwrap();
+    assert_eq!(broken, BreakOutcome::Ended { also_released: Vec::new() });
+}
+
 /// The server notices nothing of the network, and ends the session by its own limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_partition_loss_is_reported_before_the_next_grant() {

@@ -23,7 +23,7 @@ use super::holders::{Entry, evict, evicted};
 use super::{Base, draw_session_name, process};
 use crate::config::{Create, Names, PostgresConfig};
 use crate::error::Refusal;
-use crate::net::dial::{Link, Sql, only, read};
+use crate::net::dial::{Link, Sql, read};
 use crate::sql::rows::fence;
 
 /// Rows of one table, locked by open transactions.
@@ -166,8 +166,10 @@ impl RowSession {
         entering.extend([&note as &(dyn tokio_postgres::types::ToSql + Sync), &session_name, &pid]);
         // From another connection, whose transaction ends with the statement.
         let rows = self.base.pool.query(&self.base.holders_table.enter, &entering).await?;
-        let row = only(rows).map_err(Refusal::Failed)?;
-        let fence = Some(fence(&row, 0).map_err(Refusal::Failed)?);
+        let Some(row) = rows.first() else {
+            return Err(Refusal::Failed(Failure::unanswered("the session ended when it had the row")));
+        };
+        let fence = Some(fence(row, 0).map_err(Refusal::Failed)?);
         Ok(Taking::Taken(Answer::Taken { fence, is_shown: true }))
     }
 

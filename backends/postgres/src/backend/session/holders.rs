@@ -23,7 +23,7 @@ use crate::sql::statements::{NOW, epoch};
 /// The statements about the table of holders.
 #[derive(Debug)]
 pub(crate) struct HoldersTable {
-    /// Enters a claim of another session, and draws its fence.
+    /// Enters a claim of another session, and draws its fence; no row if the transaction of that session has ended.
     pub(crate) enter: Sql,
     pub(crate) delete: Sql,
     pub(crate) delete_many: Sql,
@@ -49,10 +49,14 @@ impl HoldersTable {
             enter: sql(
                 "enter",
                 // What this lock excludes is held no more, though the server may not have ended its session yet.
+                // Without the transaction that has the lock, the lock may be another client's by now. The server
+                // clears the number of a transaction that ends before it frees the locks.
                 format!(
-                    "WITH gone AS (DELETE FROM {held} h WHERE name = $2 AND session <> $7 \
-                     AND (weight = capacity OR $4 = $5)) \
-                     {} SELECT {CLAIM}, $7, $8, {} {AGAIN} RETURNING epoch, seq",
+                    "WITH it AS MATERIALIZED (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = $8 \
+                     AND a.application_name = $7 AND a.backend_xid IS NOT NULL), \
+                     gone AS (DELETE FROM {held} h WHERE name = $2 AND session <> $7 \
+                     AND (weight = capacity OR $4 = $5) AND EXISTS (SELECT FROM it)) \
+                     {} SELECT {CLAIM}, $7, $8, {} WHERE EXISTS (SELECT FROM it) {AGAIN} RETURNING epoch, seq",
                     insert(&held),
                     drawn(names, "true")
                 ),
