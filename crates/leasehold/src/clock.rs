@@ -198,6 +198,23 @@ mod tests {
         assert_eq!(clock.ahead.load(Ordering::Relaxed), 0);
     }
 
+    /// In a time namespace the two clocks of the kernel differ, as they do on a machine that was suspended.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn system_clock_counts_the_time_in_which_the_machine_was_suspended() {
+        let mut wrapper = ["unshare", "--time", "--boottime", "86400"].map(str::to_owned).to_vec();
+        if !rustix::process::geteuid().is_root() {
+            wrapper.extend(["--user", "--map-root-user"].map(str::to_owned));
+        }
+        let test = "clock::tests::system_clock_counts_the_time_in_which_the_machine_was_suspended";
+        // Only a child of the process that leaves a time namespace is in the new one.
+        wrapper.push("--fork".to_owned());
+        let Some(_) = leasehold_testkit::surroundings::inside(test, &wrapper, "true") else { return };
+        let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let monotonic = Moment::START.after(monotonic.try_into().unwrap());
+        assert!(SystemClock.now().since(monotonic) >= Duration::from_secs(86_400));
+    }
+
     #[test]
     fn system_clock_runs_forward() {
         let before = SystemClock.now();
