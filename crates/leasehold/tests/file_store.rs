@@ -54,6 +54,31 @@ async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
     drop(copy);
 }
 
+/// A child that outlives its parent would keep the locks of the parent, and the short lock.
+#[tokio::test]
+async fn a_child_of_the_process_inherits_no_file_of_the_store() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    grant(&one, &claim("held", Share::MUTEX)).await;
+    let waits = spawn_wait(&two, &claim("held", Share::MUTEX));
+    until_waiting(&one, "held", 1).await;
+    // The files of a name that is used again stay open.
+    for _ in 0..3 {
+        let used = claim("used again", Share::MUTEX);
+        grant(&one, &used).await;
+        assert!(matches!(one.release(&[&used]).await[..], [Release::Freed]));
+    }
+    let here = store.path().to_string_lossy().into_owned();
+    let open = |process: &str| {
+        let listed = std::process::Command::new("ls").args(["-l", &format!("/proc/{process}/fd")]).output();
+        let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+        listed.lines().filter(|line| line.contains(&here)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(open(&std::process::id().to_string()).len() >= 5, "what is held, waits, and is kept");
+    assert_eq!(open("self"), [""; 0]);
+    waits.abort();
+}
+
 #[tokio::test]
 async fn file_store_queue_is_served_in_arrival_order() {
     let store = Store::new();
