@@ -35,10 +35,14 @@ impl World {
     }
 
     fn over(store: impl FnOnce(Arc<TokioClock>) -> MemoryBackend) -> World {
+        World::tolerating(OUTAGE, store)
+    }
+
+    fn tolerating(outage: Duration, store: impl FnOnce(Arc<TokioClock>) -> MemoryBackend) -> World {
         let clock = Arc::new(TokioClock::new());
         let store = Arc::new(store(clock.clone()));
         let wire = Arc::new(Fault::over(store.clone()));
-        let builder = Client::builder().clock(clock.clone()).tuning(Tuning::default().outage(OUTAGE));
+        let builder = Client::builder().clock(clock.clone()).tuning(Tuning::default().outage(outage));
         let locks = builder.over(wire.clone()).unwrap();
         World { locks, wire, other: Client::builder().clock(clock).over(store).unwrap() }
     }
@@ -162,6 +166,18 @@ async fn answer_ends_an_outage() {
     assert!(!wait.is_finished(), "{:?}", wait.await);
     held.release().await.unwrap();
     wait.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Otherwise it would sleep for about as long again as the outage was.
+#[tokio::test(start_paused = true)]
+async fn waiter_is_served_within_a_second_after_a_long_outage() {
+    let world = World::tolerating(OUTAGE * 1_000, |clock| MemoryBackend::with_clock(clock));
+    world.wire.set(Verb::Contend, Mode::LoseRequest);
+    let wait = waits(world.mutex());
+    tokio::time::sleep(OUTAGE * 100).await;
+    world.wire.set(Verb::Contend, Mode::Pass);
+    let guard = tokio::time::timeout(ms(1_000), wait).await.expect("it asks again within a second");
+    guard.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The error of a contender that no task needed is none of a task that came later.
