@@ -46,3 +46,32 @@ pub(crate) fn failure(config: &SqliteConfig, error: rusqlite::Error) -> Failure 
 pub(crate) fn unsupported(config: &SqliteConfig, text: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("{}: {text}", config.path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::ffi;
+
+    #[test]
+    fn only_a_disk_that_fails_leaves_a_change_in_doubt() {
+        let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
+        for (code, kind, effect, hint) in [
+            (ffi::SQLITE_BUSY, FailureKind::Unavailable, Effect::None, "open transaction"),
+            (ffi::SQLITE_LOCKED, FailureKind::Unavailable, Effect::None, "open transaction"),
+            (ffi::SQLITE_READONLY, FailureKind::Denied, Effect::None, "write the file"),
+            (ffi::SQLITE_PERM, FailureKind::Denied, Effect::None, "write the file"),
+            (ffi::SQLITE_CANTOPEN, FailureKind::Denied, Effect::None, "directory has to exist"),
+            (ffi::SQLITE_FULL, FailureKind::Unavailable, Effect::None, "space"),
+            (ffi::SQLITE_NOTADB, FailureKind::Foreign, Effect::None, "name another"),
+            (ffi::SQLITE_CORRUPT, FailureKind::Foreign, Effect::None, "integrity_check"),
+            (ffi::SQLITE_IOERR, FailureKind::Unavailable, Effect::Unknown, "disk"),
+            (ffi::SQLITE_IOERR_FSYNC, FailureKind::Unavailable, Effect::Unknown, "disk"),
+            (ffi::SQLITE_ERROR, FailureKind::Unavailable, Effect::None, "what the text says"),
+        ] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let failure = failure(&config, error);
+            assert_eq!((failure.kind, failure.effect), (kind, effect), "{code}: {failure}");
+            assert!(failure.detail().contains(hint), "{code}: {failure}");
+        }
+    }
+}
