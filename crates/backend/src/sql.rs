@@ -15,7 +15,7 @@ use leasehold_core::{
 
 pub use connections::{dial_in_turn, permit};
 pub use diagnose::{Rights, privileges_finding, unexamined_finding, user_for_locks};
-pub use dials::Dials;
+pub use dials::{DialLimits, Dials};
 
 use crate::cell::{Cell, MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::url::sql::SqlOptions;

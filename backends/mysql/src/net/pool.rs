@@ -3,10 +3,10 @@
 //! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
 //! whose future is dropped takes its connection with it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::sql::{self, Dials};
+use leasehold_backend::sql::{self, DialLimits, Dials};
 use leasehold_core::{Clock, Failure, Moment};
 use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -20,16 +20,18 @@ use crate::net::session::IS_READ_ONLY;
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) config: Arc<MySqlConfig>,
-    idle: Mutex<Vec<(Link, Moment)>>,
     permits: Semaphore,
-    dials: Dials,
+    /// Each with the time when it was last used.
+    dials: Dials<(Link, Moment)>,
     clock: Arc<dyn Clock>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
-        let permits = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), permits, dials: Dials::default(), clock }
+        let (timeout, most) = (config.sql.timeout, config.sql.connections);
+        let limits = DialLimits { timeout, endpoints: config.endpoints.len(), idle: most };
+        // Whether one is open is found out by a question.
+        Pool { config, permits: Semaphore::new(most), dials: Dials::new(limits, |_| true), clock }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. Returns the
@@ -42,7 +44,7 @@ impl Pool {
         let (link, answer) = Link::dial_asking(&config, question).await?;
         let kind = (link.flavour, link.database.clone());
         let pool = Pool::new(config, clock);
-        pool.idle().push((link, pool.clock.now()));
+        pool.give_back(link);
         Ok((pool, answer, kind))
     }
 
@@ -92,19 +94,18 @@ impl Pool {
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
         let permit = sql::permit(&self.permits, &self.config.sql, "the server").await?;
-        if let Some((mut link, used_at)) = self.take() {
+        if let Some((mut link, used_at)) = self.dials.take() {
             if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
                 return Ok((permit, link));
             }
             // The others were used before it, and are not asked one after the other.
-            self.idle().clear();
+            self.dials.clear();
+            self.dials.record_silence();
         }
-        // One that was returned a moment ago.
-        let returned = || self.take().map(|(link, _)| link);
-        let dial = Link::dial(&self.config);
+        let dial = async { Ok((Link::dial(&self.config).await?, self.clock.now())) };
         // Boxed, so that the common future stays small.
-        let dialled = Box::pin(self.dials.connect(self.config.sql.timeout, returned, dial));
-        Ok((permit, dialled.await?))
+        let (link, _) = Box::pin(self.dials.connect(dial)).await?;
+        Ok((permit, link))
     }
 
     /// Keeps the connection as [`Pool::check_in`] does, but not where a race was lost: the statements behind
@@ -118,27 +119,19 @@ impl Pool {
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
     /// server may leave a transaction open, and a server that has become a replica must not be used again.
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        let failure = match answer {
-            Err(Refusal::Failed(failure)) => Some(failure),
-            _ => None,
-        };
-        self.dials.record(failure);
         match answer {
-            Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
-            Err(Refusal::NoTable(_)) => {}
+            Ok(_) | Err(Refusal::LostRace) => self.give_back(link),
+            Err(Refusal::NoTable(failure)) => _ = self.dials.record(failure),
             // The others are most likely broken as well.
-            Err(Refusal::RowLocked(_) | Refusal::Failed(_)) => self.idle().clear(),
+            Err(Refusal::RowLocked(failure) | Refusal::Failed(failure)) => {
+                self.dials.record(failure);
+                self.dials.clear();
+            }
         }
     }
 
-    /// Returns the connection that was used last, so that those which are not needed grow old.
-    fn take(&self) -> Option<(Link, Moment)> {
-        self.idle().pop()
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Link, Moment)>> {
-        // No invariant spans a panic: every change is one insertion or removal.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn give_back(&self, link: Link) {
+        self.dials.give_back((link, self.clock.now()));
     }
 }
 
@@ -186,3 +179,42 @@ const NO_END: &str = "the server did not answer to the end of a transaction";
 /// The time for which a connection is trusted without a question: longer than between two renewals of the
 /// default ttl.
 const FRESH: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_conformance::calls::{clock, in_the_end};
+    use leasehold_core::Effect;
+    use leasehold_testkit::{MariaDbServer, Proxy, Way};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn statement_without_an_answer_limits_dials_until_one_is_answered() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = format!("{}?timeout=2s", server.url_at(proxy.addr()));
+        let pool = Pool::new(Arc::new(MySqlConfig::parse(&url).unwrap()), clock());
+        let ask = || pool.run("SELECT 1");
+        let ask_four = async || {
+            let before = proxy.accepted();
+            let answers = tokio::join!(ask(), ask(), ask(), ask());
+            assert!(answers.0.is_err() && answers.1.is_err() && answers.2.is_err() && answers.3.is_err());
+            proxy.accepted() - before
+        };
+        let ask_in_the_end = || in_the_end(|| async { ask().await.map_err(Refusal::into_failure) });
+        // The second time, one was answered meanwhile.
+        for _ in 0..2 {
+            ask_in_the_end().await;
+            pool.dials.clear();
+            proxy.blackhole(Way::Both);
+            assert_eq!(ask_four().await, 4, "nothing was unanswered before");
+            proxy.heal().unwrap();
+            ask_in_the_end().await;
+            proxy.blackhole(Way::Both);
+            let Err(Refusal::Failed(failure)) = ask().await else { panic!("it was answered") };
+            assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+            assert!(ask_four().await < 4);
+            proxy.heal().unwrap();
+        }
+    }
+}

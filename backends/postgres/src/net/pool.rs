@@ -3,10 +3,10 @@
 //! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
 //! whose future is dropped takes its connection with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::sql::Dials;
+use leasehold_backend::sql::{DialLimits, Dials};
 use leasehold_backend::{random, sql};
 use leasehold_core::{Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -21,15 +21,15 @@ use crate::net::dial::{Link, Sql};
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) config: Arc<PostgresConfig>,
-    idle: Mutex<Vec<Link>>,
     permits: Semaphore,
-    dials: Dials,
+    dials: Dials<Link>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
-        let permits = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), permits, dials: Dials::default() }
+        let (timeout, most) = (config.sql.timeout, config.sql.connections);
+        let limits = DialLimits { timeout, endpoints: config.endpoints.len(), idle: most };
+        Pool { config, permits: Semaphore::new(most), dials: Dials::new(limits, Link::is_open) }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. A row of the
@@ -109,48 +109,29 @@ impl Pool {
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        let failure = match answer {
-            Err(Refusal::Failed(failure)) => Some(failure),
-            _ => None,
-        };
-        let is_unanswered = self.dials.record(failure);
         match answer {
-            // The others are most likely broken as well, and a server that is gone may never say so.
-            Err(Refusal::Failed(_)) if is_unanswered => self.idle().clear(),
-            Err(Refusal::Failed(_) | Refusal::Cancelled(_)) => {}
-            Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.give_back(link),
+            Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.dials.give_back(link),
+            Err(Refusal::Failed(failure) | Refusal::Cancelled(failure)) => {
+                // The others are most likely broken as well, and a server that is gone may never say so.
+                if self.dials.record(failure) {
+                    self.dials.clear();
+                }
+            }
         }
-    }
-
-    /// Returns the connection that was used last, so that those which are not needed grow old.
-    fn take(&self) -> Option<Link> {
-        let mut idle = self.idle();
-        idle.retain(Link::is_open);
-        idle.pop()
     }
 
     /// Takes a connection out of the set, or makes one, for a use of its own.
     pub(crate) async fn lend(&self) -> Result<Link, Failure> {
-        match self.take() {
+        match self.dials.take() {
             Some(link) => Ok(link),
-            None => {
-                let dial = Link::dial(&self.config);
-                // Boxed, so that the common future stays small.
-                Box::pin(self.dials.connect(self.config.sql.timeout, || self.take(), dial)).await
-            }
+            // Boxed, so that the common future stays small.
+            None => Box::pin(self.dials.connect(Link::dial(&self.config))).await,
         }
     }
 
     /// Returns a lent connection to the pool.
     pub(crate) fn give_back(&self, link: Link) {
-        let mut idle = self.idle();
-        if idle.len() < self.config.sql.connections {
-            idle.push(link);
-        }
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Link>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.dials.give_back(link);
     }
 }
 
@@ -164,6 +145,7 @@ const MAX_TRIES: u32 = 20;
 
 #[cfg(test)]
 mod tests {
+    use leasehold_conformance::calls::in_the_end;
     use leasehold_core::Effect;
     use leasehold_testkit::{PostgresServer, Proxy, Way};
 
@@ -187,5 +169,35 @@ mod tests {
         let Err(Refusal::Failed(failure)) = ask().await else { panic!("it was answered") };
         assert_eq!(failure.effect, Effect::Unknown, "{failure}");
         ask().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn statement_without_an_answer_limits_dials_until_one_is_answered() {
+        let Some(server) = PostgresServer::start_or_skip().await else { return };
+        let proxy = Proxy::start(server.addr()).await.unwrap();
+        let url = format!("{}?timeout=2s", server.url_at(proxy.addr()));
+        let pool = Pool::new(Arc::new(PostgresConfig::parse(&url).unwrap()));
+        let ask = || pool.run_once("SELECT 1");
+        let ask_four = async || {
+            let before = proxy.accepted();
+            let answers = tokio::join!(ask(), ask(), ask(), ask());
+            assert!(answers.0.is_err() && answers.1.is_err() && answers.2.is_err() && answers.3.is_err());
+            proxy.accepted() - before
+        };
+        let ask_in_the_end = || in_the_end(|| async { ask().await.map_err(Refusal::into_failure) });
+        // The second time, one was answered meanwhile.
+        for _ in 0..2 {
+            ask_in_the_end().await;
+            pool.dials.clear();
+            proxy.blackhole(Way::Both);
+            assert_eq!(ask_four().await, 4, "nothing was unanswered before");
+            proxy.heal().unwrap();
+            ask_in_the_end().await;
+            proxy.blackhole(Way::Both);
+            let Err(Refusal::Failed(failure)) = ask().await else { panic!("it was answered") };
+            assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+            assert!(ask_four().await < 4);
+            proxy.heal().unwrap();
+        }
     }
 }

@@ -1,242 +1,198 @@
-//! Opening connections to a database that may be too busy to answer.
+//! Connections to a database that may be too busy to answer: those that are idle, and how more are opened.
 //!
 //! A client closes a connection whose statement was not answered in time. If each of its tasks then dials at once, and
 //! so do those of a hundred clients, a busy server is kept busy by new connections alone, and no client gets one in
 //! time: that lasts after its cause is over. So a client dials one connection at a time until a statement is answered.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, doubled, jittered};
-use tokio::sync::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::random;
 
-/// The attempts of one client to open connections.
-#[derive(Debug, Default)]
-pub struct Dials {
-    /// The statements and attempts in a row that were not answered.
-    unanswered: AtomicU32,
+/// The idle connections of one client, and its attempts to open more.
+#[derive(Debug)]
+pub struct Dials<T> {
+    limits: DialLimits,
+    is_open: fn(&T) -> bool,
+    state: Mutex<State<T>>,
+    /// Wakes those who wait when a connection was returned, or a statement was answered.
+    changed: Notify,
     /// Held by the only one that dials while the server does not answer.
-    turn: Mutex<()>,
+    turn: tokio::sync::Mutex<()>,
 }
 
-impl Dials {
-    /// Records the end of a statement, by its failure if it failed. Returns `true` if it was not answered, as far as is
-    /// known: after any other end connections are dialled side by side again.
-    pub fn record(&self, failure: Option<&Failure>) -> bool {
-        let is_unanswered = failure.is_some_and(|failure| failure.effect == Effect::Unknown);
+/// The limits of the connections of one client.
+#[derive(Clone, Copy, Debug)]
+pub struct DialLimits {
+    /// The time in which one endpoint answers, or counts as silent.
+    pub timeout: Duration,
+    /// The number of endpoints that are dialled one after the other.
+    pub endpoints: usize,
+    /// The most connections that are kept idle.
+    pub idle: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    idle: Vec<T>,
+    /// None while the server answers.
+    silence: Option<Silence>,
+}
+
+/// A time in which the server does not answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Silence {
+    /// The dials that led to no answer.
+    in_vain: u32,
+    /// `true` if the last dial is not one of them yet: its first statement may be answered.
+    is_tried: bool,
+}
+
+impl<T> Dials<T> {
+    /// Creates a set without connections. It drops those that are not open any more by `is_open`.
+    pub fn new(limits: DialLimits, is_open: fn(&T) -> bool) -> Dials<T> {
+        let state = Mutex::new(State { idle: Vec::new(), silence: None });
+        Dials { limits, is_open, state, changed: Notify::new(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Takes the idle connection that was used last, so that those which are not needed grow old.
+    pub fn take(&self) -> Option<T> {
+        self.discard_closed();
+        self.state().idle.pop()
+    }
+
+    /// Takes a connection back whose statement was answered.
+    pub fn give_back(&self, connection: T) {
+        if (self.is_open)(&connection) {
+            let mut state = self.state();
+            if state.idle.len() < self.limits.idle {
+                state.idle.push(connection);
+            }
+            drop(state);
+            self.record_answer();
+        }
+    }
+
+    /// Drops the idle connections that are not open any more.
+    pub fn discard_closed(&self) {
+        self.discard(|connection| !(self.is_open)(connection));
+    }
+
+    /// Drops all idle connections.
+    pub fn clear(&self) {
+        self.discard(|_| true);
+    }
+
+    /// Records a statement that failed. Returns `true` if it was not answered, as far as is known.
+    pub fn record(&self, failure: &Failure) -> bool {
+        let is_unanswered = failure.effect == Effect::Unknown;
         match is_unanswered {
-            true => self.add_unanswered(),
-            false => self.unanswered.store(0, Ordering::Relaxed),
+            true => self.record_silence(),
+            false => self.record_answer(),
         }
         is_unanswered
     }
 
-    fn add_unanswered(&self) {
-        // It wraps after years.
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
+    /// Records that something was not answered. The next pause grows once for each dial, and not for each of the
+    /// connections that end together, as in a restart of the server.
+    pub fn record_silence(&self) {
+        let mut state = self.state();
+        let silence = state.silence.get_or_insert_default();
+        silence.in_vain += u32::from(std::mem::take(&mut silence.is_tried));
     }
 
-    /// Dials, which takes `limit` at most for each endpoint. While the server does not answer, one caller dials at a
-    /// time, with pauses in between that grow up to a fifth of `limit` and a second. The others wait for `limit` at
-    /// most, and take a connection that `idle` has for them before they dial or give up.
+    /// Records that a statement was answered: connections are dialled side by side again.
+    pub fn record_answer(&self) {
+        self.state().silence = None;
+        self.changed.notify_waiters();
+    }
+
+    /// Returns an idle connection, or the one that `dial` opens. While the server does not answer, one caller dials at
+    /// a time, with pauses in between that grow up to a fifth of the timeout and a second. The others wait for as long
+    /// as a dial may take: for their turn, for a connection that is returned, or for an answer.
     ///
     /// # Errors
-    /// The failure of `dial`, and `Unavailable` if others dialled for as long as `limit`.
-    pub async fn connect<T>(
-        &self,
-        limit: Duration,
-        idle: impl Fn() -> Option<T>,
-        dial: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        if self.unanswered.load(Ordering::Relaxed) == 0 {
-            return self.recorded(limit, dial).await;
-        }
-        let Ok(turn) = tokio::time::timeout(limit, self.turn.lock()).await else {
-            let text = format!("the server does not answer, and no connection was free within {limit:?}");
-            return idle().ok_or_else(|| Failure::unavailable(text));
+    /// The failure of `dial`, and `Unavailable` if others dialled for so long.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops `dial`, and the turn passes on. No idle connection is lost.
+    pub async fn connect(&self, dial: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let turn = tokio::select! {
+            biased;
+            idle = self.idle_or_answer() => match idle {
+                Some(connection) => return Ok(connection),
+                None => None,
+            },
+            turn = self.turn() => Some(turn?),
         };
-        if let Some(connection) = idle() {
-            return Ok(connection);
+        let began = Instant::now();
+        let dialled = dial.await;
+        // A server that refuses is not a busy one.
+        let was_silent = dialled.is_err() && began.elapsed() >= self.limits.timeout;
+        if turn.is_some() && (was_silent || dialled.is_ok()) {
+            self.record_dial();
         }
-        let Some(before) = self.unanswered.load(Ordering::Relaxed).checked_sub(1) else {
-            // It has answered meanwhile.
-            drop(turn);
-            return self.recorded(limit, dial).await;
-        };
-        let longest = (limit / PAUSES_IN_A_LIMIT).min(LONGEST_PAUSE);
-        tokio::time::sleep(jittered(doubled(FIRST_PAUSE, longest, before), random::chance())).await;
-        match idle() {
-            Some(connection) => Ok(connection),
-            None => self.recorded(limit, dial).await,
+        if was_silent {
+            self.record_silence();
+        }
+        drop(turn);
+        dialled.or_else(|failure| self.take().ok_or(failure))
+    }
+
+    /// Waits until a connection is idle, or returns `None` when the server answers.
+    async fn idle_or_answer(&self) -> Option<T> {
+        loop {
+            // Before the look, so that no change is missed.
+            let changed = self.changed.notified();
+            match self.take() {
+                Some(connection) => return Some(connection),
+                None if self.state().silence.is_none() => return None,
+                None => changed.await,
+            }
         }
     }
 
-    /// Awaits an attempt, and records one that used up its time. A server that refuses is not a busy one.
-    async fn recorded<T>(
-        &self,
-        limit: Duration,
-        dial: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let began = Instant::now();
-        let dialled = dial.await;
-        if dialled.is_err() && began.elapsed() >= limit {
-            self.add_unanswered();
+    /// Waits for the turn to dial, and then for the pause before it.
+    async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
+        let DialLimits { timeout, endpoints, .. } = self.limits;
+        let limit = timeout * u32::try_from(endpoints).unwrap_or(1);
+        let Ok(turn) = tokio::time::timeout(limit, self.turn.lock()).await else {
+            return Err(Failure::unavailable(format!(
+                "the server does not answer, and no connection was free within {limit:?}"
+            )));
+        };
+        let in_vain = self.state().silence.map_or(0, |silence| silence.in_vain);
+        let longest = (timeout / PAUSES_IN_A_TIMEOUT).min(LONGEST_PAUSE);
+        tokio::time::sleep(jittered(doubled(FIRST_PAUSE, longest, in_vain), random::chance())).await;
+        Ok(turn)
+    }
+
+    fn record_dial(&self) {
+        if let Some(silence) = &mut self.state().silence {
+            silence.is_tried = true;
         }
-        dialled
+    }
+
+    fn discard(&self, is_unwanted: impl Fn(&T) -> bool) {
+        let unwanted: Vec<T> =
+            self.state().idle.extract_if(.., |connection| is_unwanted(connection)).collect();
+        // Without the lock.
+        drop(unwanted);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        // Every change is complete before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const PAUSES_IN_A_LIMIT: u32 = 5;
+const PAUSES_IN_A_TIMEOUT: u32 = 5;
 
 #[cfg(test)]
-mod tests {
-    use std::cell::{Cell, RefCell};
-
-    use leasehold_core::FailureKind;
-
-    use super::*;
-
-    fn lose_an_answer(dials: &Dials) {
-        let lost = Failure::new(FailureKind::Unavailable, Effect::Unknown, "no answer");
-        assert!(dials.record(Some(&lost)));
-    }
-
-    const LIMIT: Duration = Duration::from_secs(5);
-
-    /// A server that answers an attempt after so long, and counts them.
-    #[derive(Default)]
-    struct Server {
-        takes: Cell<Duration>,
-        now: Cell<u32>,
-        most: Cell<u32>,
-        all: Cell<u32>,
-        idle: RefCell<Vec<u32>>,
-    }
-
-    impl Server {
-        async fn dial(&self) -> Result<u32, Failure> {
-            self.now.set(self.now.get() + 1);
-            self.most.set(self.most.get().max(self.now.get()));
-            self.all.set(self.all.get() + 1);
-            let answered = tokio::time::timeout(LIMIT, tokio::time::sleep(self.takes.get())).await;
-            self.now.set(self.now.get() - 1);
-            answered.map(|()| self.all.get()).map_err(|_| Failure::unavailable("silent"))
-        }
-
-        async fn connect(&self, dials: &Dials) -> Result<u32, Failure> {
-            dials.connect(LIMIT, || self.idle.borrow_mut().pop(), self.dial()).await
-        }
-
-        /// Connects four times side by side, and returns how many attempts there were at one time.
-        async fn connect_four(&self, dials: &Dials) -> u32 {
-            self.most.set(0);
-            let _ = tokio::join!(
-                self.connect(dials),
-                self.connect(dials),
-                self.connect(dials),
-                self.connect(dials)
-            );
-            self.most.get()
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_at_a_time_dials_while_the_server_does_not_answer() {
-        let (server, dials) = (Server::default(), Dials::default());
-        server.takes.set(Duration::from_millis(1));
-        assert_eq!(server.connect_four(&dials).await, 4);
-        server.takes.set(Duration::from_secs(60));
-        assert_eq!(server.connect_four(&dials).await, 4, "nothing was unanswered before");
-        assert_eq!(server.connect_four(&dials).await, 1);
-        server.takes.set(Duration::from_millis(1));
-        assert_eq!(server.connect_four(&dials).await, 1, "a connection alone shows little");
-        assert!(!dials.record(None));
-        assert_eq!(server.connect_four(&dials).await, 4);
-        lose_an_answer(&dials);
-        assert_eq!(server.connect_four(&dials).await, 1, "of a statement");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn waiter_gets_a_returned_connection_or_the_limit() {
-        let (server, dials) = (Server::default(), Dials::default());
-        lose_an_answer(&dials);
-        server.takes.set(Duration::from_secs(2));
-        let (first, second, ()) = tokio::join!(server.connect(&dials), server.connect(&dials), async {
-            // The first one dials by now.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            server.idle.borrow_mut().push(7);
-        });
-        assert_eq!((first.unwrap(), second.unwrap(), server.all.get()), (1, 7, 1));
-
-        server.takes.set(Duration::from_secs(60));
-        let began = Instant::now();
-        let (first, second) = tokio::join!(server.connect(&dials), server.connect(&dials));
-        assert_eq!(first.unwrap_err().detail(), "silent");
-        let second = second.unwrap_err();
-        assert_eq!((second.kind, second.effect), (FailureKind::Unavailable, Effect::None));
-        assert!(second.detail().contains("does not answer"), "{second}");
-        assert!(began.elapsed() < LIMIT + LONGEST_PAUSE * 2, "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn statement_that_was_refused_was_answered() {
-        let dials = Dials::default();
-        lose_an_answer(&dials);
-        assert!(!dials.record(Some(&Failure::unavailable("read-only"))));
-        assert_eq!(dials.unanswered.load(Ordering::Relaxed), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn waiters_dial_side_by_side_after_an_answer() {
-        let (server, dials) = (Server::default(), Dials::default());
-        lose_an_answer(&dials);
-        server.takes.set(Duration::from_secs(1));
-        let first = async {
-            server.connect(&dials).await.unwrap();
-            assert!(!dials.record(None));
-        };
-        let others = async {
-            tokio::task::yield_now().await;
-            server.connect_four(&dials).await
-        };
-        let ((), most) = tokio::join!(first, others);
-        assert_eq!(most, 4);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn connection_that_is_returned_during_the_pause_is_taken() {
-        let (server, dials) = (Server::default(), Dials::default());
-        lose_an_answer(&dials);
-        let (taken, ()) = tokio::join!(server.connect(&dials), async {
-            tokio::time::sleep(FIRST_PAUSE / 4).await;
-            server.idle.borrow_mut().push(7);
-        });
-        assert_eq!((taken.unwrap(), server.all.get()), (7, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_grow_to_a_part_of_the_limit_and_a_refusal_causes_none() {
-        let dials = Dials::default();
-        let refuse = async || {
-            let began = Instant::now();
-            let refused = async { Err::<u32, _>(Failure::unavailable("nothing listens there")) };
-            dials.connect(LIMIT, || None, refused).await.unwrap_err();
-            began.elapsed()
-        };
-        for _ in 0..3 {
-            assert_eq!(refuse().await, Duration::ZERO);
-        }
-        lose_an_answer(&dials);
-        assert!(refuse().await <= FIRST_PAUSE);
-        for _ in 0..20 {
-            lose_an_answer(&dials);
-        }
-        let longest = refuse().await;
-        assert!(longest >= LONGEST_PAUSE / 2 && longest <= LONGEST_PAUSE, "{longest:?}");
-    }
-}
+mod tests;
