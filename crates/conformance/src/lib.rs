@@ -87,6 +87,7 @@ pub mod calls;
 mod client;
 mod clock;
 pub mod connection_limit;
+pub mod dials;
 pub mod faults;
 pub mod full_disk;
 mod law;

@@ -8,6 +8,7 @@
 mod common;
 mod conformance;
 mod cost;
+mod dials;
 mod faults;
 mod fences;
 mod schema;

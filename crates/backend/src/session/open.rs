@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Clock, Failure, Moment};
+use leasehold_core::{Clock, Effect, Failure, Moment};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
@@ -39,14 +39,14 @@ struct Heartbeat {
 
 impl<S: Session> OpenSession<S> {
     /// Watches a session that was open at `opened_at`, before any lock was asked for. `lose` is called once, when it is
-    /// over.
+    /// over, with `true` if it fell silent.
     pub(crate) fn watch(
         number: u64,
         session: S,
         (clock, opened_at): (Arc<dyn Clock>, Moment),
         silence: Duration,
         permit: Option<OwnedSemaphorePermit>,
-        lose: impl FnOnce() + Send + 'static,
+        lose: impl FnOnce(bool) + Send + 'static,
     ) -> OpenSession<S> {
         let session = Arc::new(session);
         let heartbeat = Arc::new(Heartbeat {
@@ -58,9 +58,9 @@ impl<S: Session> OpenSession<S> {
         });
         let (watched, watched_heartbeat) = (session.clone(), heartbeat.clone());
         let watch = leasehold_machine::spawn(async move {
-            watch_for_end(&*watched, &watched_heartbeat).await;
+            let fell_silent = watch_for_end(&*watched, &watched_heartbeat).await;
             watched_heartbeat.is_over.store(true, Ordering::SeqCst);
-            lose();
+            lose(fell_silent);
         });
         OpenSession { number, session, heartbeat, watch, _permit: permit }
     }
@@ -129,11 +129,11 @@ impl Heartbeat {
     }
 }
 
-/// Returns when the session is over.
-async fn watch_for_end<S: Session>(session: &S, heartbeat: &Heartbeat) {
+/// Returns when the session is over: `true` if it did not answer.
+async fn watch_for_end<S: Session>(session: &S, heartbeat: &Heartbeat) -> bool {
     loop {
         tokio::select! {
-            () = session.closed() => return,
+            () = session.closed() => return false,
             () = tokio::time::sleep(heartbeat.silence / BEATS) => {}
         }
         if heartbeat.is_waiting.load(Ordering::SeqCst) {
@@ -144,13 +144,13 @@ async fn watch_for_end<S: Session>(session: &S, heartbeat: &Heartbeat) {
             Ok(Ok(_)) => {}
             Ok(Err(failure)) => {
                 tracing::warn!(%failure, "a session that may hold locks ended");
-                return;
+                return failure.effect == Effect::Unknown;
             }
             // A request that began to wait meanwhile is answered first.
             Err(_) if heartbeat.is_waiting.load(Ordering::SeqCst) => {}
             Err(_) => {
                 tracing::warn!(silence = ?heartbeat.silence, "a session that may hold locks fell silent");
-                return;
+                return true;
             }
         }
     }

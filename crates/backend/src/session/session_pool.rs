@@ -1,11 +1,12 @@
 //! The sessions of one client.
 //!
 //! Ground rules: one task opens a session while the others wait for it, and share its failure: a server that does not
-//! answer is waited for once, and not by one task after another. A session that is over is never handed out, and its
-//! end removes what it held before any task learns of it in another way.
+//! answer is waited for once, and not by one task after another. Where each lock has a session of its own, one task at
+//! a time opens one while the server does not answer. A session that is over is never handed out, and its end removes
+//! what it held before any task learns of it in another way.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,7 @@ use crate::session::claims::{ClaimTable, Entered};
 use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::Showing;
+use crate::sql::{DialLimits, Dials};
 
 /// The sessions of one client.
 #[derive(Debug)]
@@ -24,8 +26,8 @@ pub(crate) struct SessionPool<C: Sessions> {
     pub(crate) showing: Arc<Showing<C::Session>>,
     /// The session that holds many locks.
     current: Arc<Current<C::Session>>,
-    /// Sessions without a lock, where each holds one.
-    idle: Arc<Idle<C::Session>>,
+    /// Sessions without a lock, where each holds one, and the attempts to open more.
+    pub(crate) dials: Arc<Dials<Arc<OpenSession<C::Session>>>>,
     permits: Arc<Semaphore>,
     next: AtomicU64,
 }
@@ -37,13 +39,15 @@ impl<C: Sessions> SessionPool<C> {
             Capacity::One { sessions, .. } => sessions,
         };
         let claims = Arc::new(ClaimTable::new());
+        let (timeout, endpoints) = (sessions.answer_limit(), sessions.endpoints());
+        let limits = DialLimits { timeout, endpoints, idle: IDLE_MAX };
         SessionPool {
             sessions,
             showing: Arc::new(Showing::new(claims.clone(), clock.clone())),
             clock,
             claims,
             current: Arc::new(Current::new()),
-            idle: Arc::default(),
+            dials: Arc::new(Dials::new(limits, |open| open.is_live())),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
         }
@@ -86,21 +90,12 @@ impl<C: Sessions> SessionPool<C> {
 
     /// Returns a session without a lock.
     pub(crate) async fn dedicated(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        // One that has ended held nothing.
-        if let Some(open) = std::iter::from_fn(|| self.idle().pop()).find(|open| open.is_live()) {
+        if let Some(open) = self.dials.take() {
             return Ok(open);
         }
         match self.permits.clone().try_acquire_owned() {
-            Ok(permit) => self.open(Some(permit)).await,
+            Ok(permit) => self.dials.connect(self.open(Some(permit))).await,
             Err(_) => Err(self.full()),
-        }
-    }
-
-    /// Takes back a session that no longer has a lock.
-    pub(crate) fn give_back(&self, open: Arc<OpenSession<C::Session>>) {
-        let mut idle = self.idle();
-        if open.is_live() && idle.len() < IDLE_MAX {
-            idle.push(open);
         }
     }
 
@@ -123,6 +118,7 @@ impl<C: Sessions> SessionPool<C> {
     /// Ends a session, and with it every lock of it. Called for a session whose state is in doubt.
     pub(crate) fn end(&self, open: &OpenSession<C::Session>) {
         open.end();
+        self.dials.record_silence();
         self.claims.lose(open.number);
         close(&self.current, open.number);
     }
@@ -142,17 +138,21 @@ impl<C: Sessions> SessionPool<C> {
             _ => crate::cell::PLACE_TTL,
         };
         let (claims, current) = (Arc::downgrade(&self.claims), Arc::downgrade(&self.current));
-        let idle = Arc::downgrade(&self.idle);
-        let lose = move || {
+        let dials = Arc::downgrade(&self.dials);
+        let lose = move |fell_silent: bool| {
+            let dials = dials.upgrade();
+            // Before its holders open others.
+            if let Some(dials) = dials.as_ref().filter(|_| fell_silent) {
+                dials.record_silence();
+            }
             if let Some(claims) = claims.upgrade() {
                 claims.lose(number);
             }
             if let Some(current) = current.upgrade() {
                 close(&current, number);
             }
-            if let Some(idle) = idle.upgrade() {
-                let ended = lock(&idle).extract_if(.., |open| open.number == number).next();
-                drop(ended);
+            if let Some(dials) = dials {
+                dials.discard_closed();
             }
         };
         Ok(Arc::new(OpenSession::watch(
@@ -165,10 +165,6 @@ impl<C: Sessions> SessionPool<C> {
         )))
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<OpenSession<C::Session>>>> {
-        lock(&self.idle)
-    }
-
     fn full(&self) -> Failure {
         let Capacity::One { sessions, option } = self.sessions.capacity() else {
             return Failure::unavailable("all sessions are in use: release a lock, or try again later");
@@ -178,14 +174,6 @@ impl<C: Sessions> SessionPool<C> {
              the URL"
         ))
     }
-}
-
-/// Sessions without a lock.
-type Idle<S> = Mutex<Vec<Arc<OpenSession<S>>>>;
-
-fn lock<S>(idle: &Idle<S>) -> MutexGuard<'_, Vec<Arc<OpenSession<S>>>> {
-    // Every change is complete before anything can panic.
-    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The session that holds many locks, which one task at a time may open.

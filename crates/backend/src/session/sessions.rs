@@ -39,6 +39,11 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// Returns the time in which the server answers, or counts as silent.
     fn answer_limit(&self) -> Duration;
 
+    /// Returns the number of servers that are dialled one after the other until one answers.
+    fn endpoints(&self) -> usize {
+        1
+    }
+
     /// Returns the server's key for the lock of this resource. Where two resources have the same key, a
     /// request for one while the other is held fails with that reason.
     fn key(&self, resource: &Resource) -> String;

@@ -4,6 +4,7 @@
 
 mod calls;
 mod conformance;
+mod dials;
 mod faults;
 mod shown;
 mod store;

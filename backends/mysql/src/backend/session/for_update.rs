@@ -59,6 +59,10 @@ impl Sessions for ForUpdate {
         self.base.pool.config.sql.timeout
     }
 
+    fn endpoints(&self) -> usize {
+        self.base.pool.config.endpoints.len()
+    }
+
     fn key(&self, resource: &Resource) -> String {
         resource.as_str().to_owned()
     }

@@ -64,6 +64,10 @@ impl Sessions for ForUpdate {
         self.base.config.sql.timeout
     }
 
+    fn endpoints(&self) -> usize {
+        self.base.config.endpoints.len()
+    }
+
     fn key(&self, resource: &Resource) -> String {
         resource.as_str().to_owned()
     }
