@@ -3,6 +3,8 @@
 //! A client closes a connection whose statement was not answered in time. If each of its tasks then dials at once, and
 //! so do those of a hundred clients, a busy server is kept busy by new connections alone, and no client gets one in
 //! time: that lasts after its cause is over. So a client dials one connection at a time until a statement is answered.
+//! A busy server accepts connections in the order in which they came, also those that were given up by then. So the
+//! pauses between two dials grow beyond the time that a dial may take: until the server accepts one in time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,12 +46,21 @@ struct State<T> {
 }
 
 /// A time in which the server does not answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Silence {
-    /// The dials that led to no answer.
+    /// The dials in a row that led to no answer.
     in_vain: u32,
-    /// `true` if the last dial is not one of them yet: its first statement may be answered.
+    /// `true` if a dial has not led to anything yet.
     is_tried: bool,
+    /// The end of the pause before the next dial.
+    next_dial: Instant,
+}
+
+impl Silence {
+    fn after(in_vain: u32) -> Silence {
+        let pause = jittered(doubled(FIRST_PAUSE, LONGEST_PAUSE, in_vain), random::chance());
+        Silence { in_vain, is_tried: false, next_dial: Instant::now() + pause }
+    }
 }
 
 impl<T> Dials<T> {
@@ -100,9 +111,12 @@ impl<T> Dials<T> {
     /// Records that something was not answered. The next pause grows once for each dial, and not for each of the
     /// connections that end together, as in a restart of the server.
     pub fn record_silence(&self) {
-        let mut state = self.state();
-        let silence = state.silence.get_or_insert_default();
-        silence.in_vain += u32::from(std::mem::take(&mut silence.is_tried));
+        let silence = &mut self.state().silence;
+        match silence {
+            None => *silence = Some(Silence::after(0)),
+            Some(Silence { in_vain, is_tried: true, .. }) => *silence = Some(Silence::after(*in_vain + 1)),
+            Some(_) => {}
+        }
     }
 
     /// Records that a statement was answered: connections are dialled side by side again.
@@ -112,11 +126,11 @@ impl<T> Dials<T> {
     }
 
     /// Returns an idle connection, or the one that `dial` opens. While the server does not answer, one caller dials at
-    /// a time, with pauses in between that grow up to a fifth of the timeout and a second. The others wait for as long
-    /// as a dial may take: for their turn, for a connection that is returned, or for an answer.
+    /// a time, with pauses in between that grow to five seconds. Each waits for as long as a dial may take: for its
+    /// turn, for the end of the pause, for a connection that is returned, or for an answer.
     ///
     /// # Errors
-    /// The failure of `dial`, and `Unavailable` if others dialled for so long.
+    /// The failure of `dial`, and `Unavailable` if others dialled, or the pause lasted, for so long.
     ///
     /// # Cancel safety
     /// Dropping the future drops `dial`, and the turn passes on. No idle connection is lost.
@@ -156,19 +170,28 @@ impl<T> Dials<T> {
         }
     }
 
-    /// Waits for the turn to dial, and then for the pause before it.
+    /// Waits for the turn to dial, and for the end of the pause before it.
     async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
         let DialLimits { timeout, endpoints, .. } = self.limits;
         let limit = timeout * u32::try_from(endpoints).unwrap_or(1);
-        let Ok(turn) = tokio::time::timeout(limit, self.turn.lock()).await else {
-            return Err(Failure::unavailable(format!(
-                "the server does not answer, and no connection was free within {limit:?}"
-            )));
+        let paused = async {
+            let turn = self.turn.lock().await;
+            while let Some(next_dial) = self.pause_end() {
+                tokio::time::sleep_until(next_dial).await;
+            }
+            turn
         };
-        let in_vain = self.state().silence.map_or(0, |silence| silence.in_vain);
-        let longest = (timeout / PAUSES_IN_A_TIMEOUT).min(LONGEST_PAUSE);
-        tokio::time::sleep(jittered(doubled(FIRST_PAUSE, longest, in_vain), random::chance())).await;
-        Ok(turn)
+        tokio::time::timeout(limit, paused).await.map_err(|_| {
+            Failure::unavailable(format!(
+                "the server does not answer, and no connection was free within {limit:?}"
+            ))
+        })
+    }
+
+    /// Returns the end of the pause before the next dial, if it is still to come.
+    fn pause_end(&self) -> Option<Instant> {
+        let next_dial = self.state().silence?.next_dial;
+        (next_dial > Instant::now()).then_some(next_dial)
     }
 
     fn record_dial(&self) {
@@ -191,8 +214,8 @@ impl<T> Dials<T> {
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const PAUSES_IN_A_TIMEOUT: u32 = 5;
+/// A short pause is of no use to a hundred clients of a server that needs seconds for a connection of each.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -158,7 +158,7 @@ async fn statements_that_one_outage_ends_cause_no_long_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pauses_grow_with_each_dial_to_a_part_of_the_timeout_and_a_refusal_causes_none() {
+async fn pauses_grow_with_each_dial_in_vain_and_a_refusal_causes_none() {
     let server = Server::new(1);
     let refuse = async || {
         let began = Instant::now();
@@ -180,6 +180,8 @@ async fn pauses_grow_with_each_dial_to_a_part_of_the_timeout_and_a_refusal_cause
     }
     let longest = refuse().await;
     assert!(longest >= LONGEST_PAUSE / 2 && longest <= LONGEST_PAUSE, "{longest:?}");
+    // The pause is over.
+    assert_eq!(refuse().await, Duration::ZERO);
     server.dials.record_answer();
     assert_eq!(refuse().await, Duration::ZERO);
 }
@@ -200,13 +202,35 @@ async fn waiters_wait_for_a_dial_of_several_endpoints() {
     assert!(dialled.is_ok() && returned.is_ok(), "{dialled:?}, {returned:?}");
 }
 
-/// Each has waited for nearly as long as it may when its turn comes.
+/// Each waits for nearly as long as it may.
 #[tokio::test(start_paused = true)]
-async fn pause_is_not_part_of_the_wait() {
+async fn dial_that_opens_a_connection_causes_no_pause() {
     let server = Server::silent();
     server.takes.set(TIMEOUT - FIRST_PAUSE * 2);
     let (first, second) = tokio::join!(server.connect(), server.connect());
     assert_eq!((first.unwrap(), second.unwrap()), (1, 2));
+}
+
+/// The server goes on with connections that were given up, so a hundred dials side by side are all too late. It needs
+/// two seconds for them, and a client waits for 0.7 s.
+#[tokio::test(start_paused = true)]
+async fn hundred_clients_of_a_slow_server_are_connected_in_the_end() {
+    const A_DIAL: Duration = Duration::from_millis(20);
+    let limits = DialLimits { timeout: Duration::from_millis(700), endpoints: 1, idle: 8 };
+    let free_at = Cell::new(Instant::now());
+    let dial = async || {
+        let connected_at = free_at.get().max(Instant::now()) + A_DIAL;
+        free_at.set(connected_at);
+        let connected = tokio::time::timeout(limits.timeout, tokio::time::sleep_until(connected_at)).await;
+        connected.map_err(|_| Failure::unavailable("late"))
+    };
+    let client = async || {
+        let dials = Dials::new(limits, |()| true);
+        dials.record_silence();
+        while dials.connect(dial()).await.is_err() {}
+    };
+    let all = futures_util::future::join_all((0..100).map(|_| client()));
+    tokio::time::timeout(Duration::from_secs(600), all).await.expect("all are connected");
 }
 
 #[tokio::test(start_paused = true)]
