@@ -2,10 +2,11 @@
 
 pub(crate) mod acquire;
 mod diagnose;
+mod direct;
 mod doubts;
 pub(crate) mod inspect;
 mod registers;
-mod release;
+pub(crate) mod release;
 mod renew;
 pub(crate) mod sweep;
 
@@ -257,7 +258,7 @@ impl DirectRequests for RedisBackend {
     }
 
     fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
-        self.send_release(claim)
+        self.send_release(claim, self.release_request(claim), |failure| failure)
     }
 }
 

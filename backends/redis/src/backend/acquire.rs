@@ -58,18 +58,13 @@ impl RedisBackend {
         check_ttl(claim.ttl).ok()?;
         let attempt = Attempt { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
         let request = attempt.request(Place::None, Expected::Free);
-        let asking = self.servers.ask_now(&request, self.limit_for(claim.ttl))?;
-        Some(Box::pin(async move {
-            match asking.await.and_then(reply::contend_reply) {
-                Ok(ContendReply::Granted(fence)) => {
-                    DirectReply::Granted(Grant::new(asked_at).fence(Some(fence)))
-                }
-                Ok(ContendReply::Busy { ahead, .. }) => DirectReply::Busy { ahead: Some(ahead) },
-                Ok(ContendReply::Full) => DirectReply::Declined,
-                Err(failure) if failure.effect == Effect::None => DirectReply::Declined,
-                Err(_) => DirectReply::Unknown,
-            }
-        }))
+        self.send_contend(claim, &request, move |answer| {
+            Ok(match reply::contend_reply(answer)? {
+                ContendReply::Granted(fence) => DirectReply::Granted(Grant::new(asked_at).fence(Some(fence))),
+                ContendReply::Busy { ahead, .. } => DirectReply::Busy { ahead: Some(ahead) },
+                ContendReply::Full => DirectReply::Declined,
+            })
+        })
     }
 }
 

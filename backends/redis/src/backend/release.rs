@@ -1,6 +1,6 @@
 //! Releasing claims: one request each, all sent at once.
 
-use leasehold_core::{Claim, DirectRelease, Failure, Release};
+use leasehold_core::{Claim, Failure, Release};
 use redis::Value;
 
 use crate::backend::RedisBackend;
@@ -14,14 +14,7 @@ impl RedisBackend {
     pub(super) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
         let answers = self.servers.run_all(&requests, self.config.timeout).await;
-        answers.into_iter().map(read).collect()
-    }
-
-    /// Sends the release of one claim over the connection that is there.
-    pub(super) fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
-        let released = self.servers.run_now(self.release_request(claim), self.config.timeout)?;
-        self.pollers.forget(claim.id);
-        Some(Box::pin(async move { read(released.await) }))
+        answers.into_iter().map(outcome).collect()
     }
 
     /// Builds the request that ends one claim.
@@ -36,7 +29,8 @@ impl RedisBackend {
     }
 }
 
-fn read(answer: Result<Value, Failure>) -> Release {
+/// Returns the outcome of a release, from the answer to its request.
+pub(crate) fn outcome(answer: Result<Value, Failure>) -> Release {
     match answer.and_then(reply::existed) {
         Ok(true) => Release::Freed,
         Ok(false) => Release::Gone,
