@@ -4,15 +4,18 @@
 //! lock, so that a server of several parts finds all of its keys in one of them; batches are pipelines.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::changes::patience_ended;
 use leasehold_core::{
-    Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
+    Backend, Claim, DirectAnswer, DirectRelease, DirectReply, DirectRequests, Effect, Failure, FailureKind,
+    Grant, Hint, Moment, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step, WaitMode, spread,
 };
+use redis::Value;
 use tokio::sync::Mutex;
 
 use super::ScriptDialect;
@@ -20,6 +23,7 @@ use super::reading::{self, ContendReply};
 use crate::backend::RedisBackend;
 use crate::backend::acquire::check_ttl;
 use crate::backend::inspect::{each_key, glob_escaped};
+use crate::backend::release::outcome;
 use crate::net::request::Request;
 use crate::net::subscriber::Subscription;
 use crate::protocol::channel_scope::ChannelScope;
@@ -37,8 +41,7 @@ pub(crate) struct ScriptBackend<T> {
     /// In a cluster, what listens for messages to all of its servers: another library may publish there instead of in
     /// the slot of the lock.
     broadcasts: Option<Subscribers>,
-    /// The rights that it needs.
-    rules: String,
+    advice: Advice,
 }
 
 impl<T: ScriptDialect> ScriptBackend<T> {
@@ -49,7 +52,8 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             ChannelScope::Slot => Some(Subscribers::BySlot(native.servers.clone(), ChannelScope::Everywhere)),
             ChannelScope::Everywhere => None,
         };
-        ScriptBackend { native, dialect, profile, broadcasts, rules }
+        let advice = Advice { foreign: dialect.foreign(), rules: rules.into() };
+        ScriptBackend { native, dialect, profile, broadcasts, advice }
     }
 
     /// Refuses what the dialect cannot do, before anything is sent.
@@ -67,7 +71,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
         let asked_at = patience.now();
         let limit = self.native.limit_for(claim.ttl);
         let answer = self.native.servers.run(&self.dialect.contend(claim), limit).await;
-        match answer.and_then(reading::contend_reply).map_err(|failure| self.explained(failure))? {
+        match answer.and_then(reading::contend_reply).map_err(|failure| self.advice.explain(failure))? {
             ContendReply::Granted(fence) => {
                 self.native.pollers.forget(claim.id);
                 Ok(Ok(Grant::new(asked_at).fence(fence)))
@@ -114,55 +118,27 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             self.native.servers.run(&self.dialect.inspect(resource), self.native.config.timeout).await;
         answer
             .and_then(|answer| reading::snapshot(resource, answer))
-            .map_err(|failure| self.explained(failure))
-    }
-
-    /// Adds what this dialect has to say about the failure.
-    fn explained(&self, failure: Failure) -> Failure {
-        let detail = match failure.kind {
-            // It names the key, and says what is wrong with it.
-            FailureKind::Foreign if failure.detail().contains("(FOREIGN ") => {
-                failure.detail().replace("?prefix=", "?key-prefix=")
-            }
-            FailureKind::Foreign => self.dialect.foreign().to_owned(),
-            FailureKind::Denied => {
-                // The text that follows is the advice for the native dialect.
-                let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
-                format!("{refusal}; as an ACL: {}", self.rules)
-            }
-            _ => return failure,
-        };
-        Failure::new(failure.kind, failure.effect, detail).because(failure)
-    }
-
-    /// Sends each request by itself, together.
-    async fn run_each(&self, requests: Vec<Request>, limit: Duration) -> Vec<Result<u32, Failure>> {
-        let answers = self.native.servers.run_all(&requests, limit).await;
-        answers.into_iter().map(|answer| answer.and_then(reply::read::<u32>)).collect()
+            .map_err(|failure| self.advice.explain(failure))
     }
 
     async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         // A third of the shortest lease: a request that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
-        let requests = batch.iter().map(|renew| self.dialect.renew(renew.claim)).collect();
-        let answers = self.run_each(requests, self.native.limit_for(shortest / 3)).await;
-        let read = |answer| match answer {
-            Ok(1) => Renewal::Renewed,
-            Ok(_) => Renewal::Lost,
-            Err(failure) => Renewal::Unknown(self.explained(failure)),
+        let requests: Vec<Request> = batch.iter().map(|renew| self.dialect.renew(renew.claim)).collect();
+        let answers = self.native.servers.run_all(&requests, self.native.limit_for(shortest / 3)).await;
+        let read = |answer: Result<Value, Failure>| match answer.and_then(reply::existed) {
+            Ok(true) => Renewal::Renewed,
+            Ok(false) => Renewal::Lost,
+            Err(failure) => Renewal::Unknown(self.advice.explain(failure)),
         };
         answers.into_iter().map(read).collect()
     }
 
     async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
-        let requests = batch.iter().map(|claim| self.dialect.release(claim)).collect();
-        let answers = self.run_each(requests, self.native.config.timeout).await;
-        let read = |answer| match answer {
-            Ok(1) => Release::Freed,
-            Ok(_) => Release::Gone,
-            Err(failure) => Release::Unknown(self.explained(failure)),
-        };
-        answers.into_iter().map(read).collect()
+        let requests: Vec<Request> = batch.iter().map(|claim| self.dialect.release(claim)).collect();
+        let answers = self.native.servers.run_all(&requests, self.native.config.timeout).await;
+        let explained = |failure| self.advice.explain(failure);
+        answers.into_iter().map(|answer| outcome(answer.map_err(explained))).collect()
     }
 
     /// Returns the names under which there may be a lock.
@@ -189,6 +165,10 @@ impl<T: ScriptDialect> ScriptBackend<T> {
 impl<T: ScriptDialect> Backend for ScriptBackend<T> {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn direct_requests(&self) -> Option<&dyn DirectRequests> {
+        self.native.direct_requests().map(|_| self as &dyn DirectRequests)
     }
 
     fn part(&self, claim: &Claim) -> u64 {
@@ -267,6 +247,52 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
         }
         summaries.truncate(limit);
         Ok(summaries)
+    }
+}
+
+impl<T: ScriptDialect> DirectRequests for ScriptBackend<T> {
+    fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
+        self.check(claim).ok()?;
+        self.native.send_contend(claim, &self.dialect.contend(claim), move |answer| {
+            Ok(match reading::contend_reply(answer)? {
+                ContendReply::Granted(fence) => DirectReply::Granted(Grant::new(asked_at).fence(fence)),
+                ContendReply::Busy { ahead, .. } => DirectReply::Busy { ahead: Some(ahead) },
+            })
+        })
+    }
+
+    fn release_directly(&self, claim: &Claim) -> Option<DirectRelease> {
+        let advice = self.advice.clone();
+        self.native.send_release(claim, self.dialect.release(claim), move |failure| advice.explain(failure))
+    }
+}
+
+/// What a dialect has to say about failures.
+#[derive(Clone, Debug)]
+struct Advice {
+    /// About a key of another type.
+    foreign: &'static str,
+    /// The rights that the dialect needs.
+    rules: Arc<str>,
+}
+
+impl Advice {
+    /// Adds what this dialect has to say about the failure.
+    fn explain(&self, failure: Failure) -> Failure {
+        let detail = match failure.kind {
+            // It names the key, and says what is wrong with it.
+            FailureKind::Foreign if failure.detail().contains("(FOREIGN ") => {
+                failure.detail().replace("?prefix=", "?key-prefix=")
+            }
+            FailureKind::Foreign => self.foreign.to_owned(),
+            FailureKind::Denied => {
+                // The text that follows is the advice for the native dialect.
+                let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
+                format!("{refusal}; as an ACL: {}", self.rules)
+            }
+            _ => return failure,
+        };
+        Failure::new(failure.kind, failure.effect, detail).because(failure)
     }
 }
 

@@ -13,6 +13,7 @@ mod conformance;
 mod conformance_sentinel;
 mod cost;
 mod dialects;
+mod direct;
 mod doctor;
 mod faults;
 mod free_lock;
