@@ -178,7 +178,9 @@ mod tests {
             (3057, FailureKind::Unsupported, Effect::None, "error 3057"),
             (1047, FailureKind::Unavailable, Effect::Unknown, "its cluster"),
             (1053, FailureKind::Unavailable, Effect::Unknown, "error 1053"),
+            (1180, FailureKind::Unavailable, Effect::Unknown, "error 1180"),
             (1317, FailureKind::Unavailable, Effect::Unknown, "error 1317"),
+            (1927, FailureKind::Unavailable, Effect::Unknown, "error 1927"),
             (2003, FailureKind::Unavailable, Effect::Unknown, "error 2003"),
             (2013, FailureKind::Unavailable, Effect::Unknown, "error 2013"),
         ] {
