@@ -410,6 +410,29 @@ async fn waiters_poll_while_their_subscription_is_down() {
     assert!(begun.elapsed() < UNNOTIFIED, "{:?}", begun.elapsed());
 }
 
+/// As behind a firewall that has forgotten the connection: it is not closed, and brings nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn subscription_that_is_silent_is_given_up() {
+    let Some((server, proxy, backend)) = through_proxy("3s").await else { return };
+    let other = connect(&server.url()).await;
+    try_take(&other, &claim_of("job", Share::MUTEX, Duration::from_secs(600))).await.unwrap();
+    let backend = Arc::new(backend);
+    let waiting = backend.clone();
+    let task = tokio::spawn(async move { waiting.contend(&mutex("job"), &endless()).await });
+    until_subscribed(&server).await;
+    proxy.hold(Way::ToClient);
+    let given_up = async {
+        while !matches!(&server.command(&["PUBSUB", "CHANNELS"]).await, Ok(Reply::Many(all)) if all.is_empty())
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, given_up).await.expect("it listens to what never comes");
+    let commands = server.command(&["INFO", "commandstats"]).await.unwrap().into_text().unwrap();
+    assert!(!commands.contains("cmdstat_unsubscribe"), "only the end of the wait ended it");
+    task.abort();
+}
+
 /// Its copy may lag behind: what it has is not what the register is.
 #[tokio::test]
 async fn replica_neither_reads_nor_writes_a_register() {
