@@ -293,15 +293,15 @@ impl Limit {
         Limit { since: SystemClock.now(), least, patience: None }
     }
 
-    fn is_over(&self) -> bool {
-        let waited = SystemClock.now().since(self.since);
+    fn is_over_at(&self, now: Moment) -> bool {
+        let waited = now.since(self.since);
         waited >= MOST_WAIT
             || waited >= self.least && self.patience.as_ref().is_none_or(|patience| patience.is_ended())
     }
 
     /// Sleeps a little longer with each round. Returns `false` when the time is over.
     fn pause(&self, round: u32) -> bool {
-        if self.is_over() {
+        if self.is_over_at(SystemClock.now()) {
             return false;
         }
         // Another process that locks in a loop has the short lock nearly all the time, and leaves it for some
@@ -394,3 +394,22 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const SHORT_PAUSE: Duration = Duration::from_micros(160);
 const SHORT_PAUSES: u32 = 200;
 const LAST_PAUSE: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_for_the_short_lock_has_a_least_and_a_longest_time() {
+        let (impatient, patient) =
+            (Patience::none(Arc::new(SystemClock)), Patience::unlimited(Arc::new(SystemClock)));
+        let is_over_after = |waited: u64, patience: &Patience| {
+            let limit = Limit::of(patience);
+            limit.is_over_at(limit.since.after(Duration::from_millis(waited)))
+        };
+        assert!(!is_over_after(4_999, &impatient), "another process may need it for some milliseconds");
+        assert!(is_over_after(5_000, &impatient));
+        assert!(!is_over_after(9_999, &patient));
+        assert!(is_over_after(10_000, &patient), "the process that has it is stopped, or hangs");
+    }
+}
