@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use futures_util::future::join_all;
-use leasehold_core::{Backend, Effect, Failure, FailureKind, Put, Registers, Renewal, Share};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Proof, Put, Registers, Renew, Renewal, Share};
 use leasehold_testkit::{Proxy, RedisSentinel, RedisServer, Reply, Way};
 
 /// Sentinels that never fail over by themselves.
@@ -105,6 +105,43 @@ async fn what_was_held_before_is_kept_though_too_few_confirm() {
     assert_eq!(seen.holders.len(), 1, "it was ended");
     group.resume(2).unwrap();
     assert_eq!(persist(&two, &claim).await, fence, "it is another grant");
+}
+
+/// Otherwise its holder learns of the loss only when replicas confirm again, or its lease ends.
+#[tokio::test]
+async fn renewal_that_too_few_confirm_reports_what_is_gone() {
+    let Some(group) = group().await else { return };
+    let (plain, two) =
+        (connect(&group.url()).await, connect(&format!("{}?replicas=2&timeout=15s", group.url())).await);
+    let [held, gone] = ["held", "gone"].map(|name| claim_of(name, Share::MUTEX, Duration::from_secs(120)));
+    persist(&two, &held).await;
+    persist(&two, &gone).await;
+    assert!(freed(&plain, &gone).await, "another client breaks it");
+    group.stop(2).unwrap();
+    let proof = Proof::none();
+    let failure = in_time(async || {
+        let batch = [&held, &gone].map(|claim| Renew { claim, proof: &proof });
+        match &two.renew(&batch).await[..] {
+            [Renewal::Unknown(failure), Renewal::Lost] => failure.clone(),
+            // It was too slow, which is tried again.
+            [Renewal::Unknown(failure), Renewal::Unknown(_)] => {
+                assert!(!failure.detail().contains("of 2 replicas"), "{failure}");
+                failure.clone()
+            }
+            renewals => panic!("{renewals:?}"),
+        }
+    })
+    .await;
+    assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
+    group.resume(2).unwrap();
+}
+
+/// The answer to a direct request is a grant as it comes, and no replica is waited for.
+#[tokio::test]
+async fn nothing_is_requested_directly_if_replicas_have_to_confirm() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    assert!(connect(&server.url()).await.direct_requests().is_some());
+    assert!(connect(&format!("{}?replicas=1", server.url())).await.direct_requests().is_none());
 }
 
 #[tokio::test]
