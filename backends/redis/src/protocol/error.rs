@@ -439,6 +439,24 @@ mod tests {
     }
 
     #[test]
+    fn each_refusal_says_whether_it_passes() {
+        for (codes, kind) in [
+            (&["OOM", "STALE_EPOCH", "READONLY", "MASTERDOWN", "UNBLOCKED"][..], FailureKind::Unavailable),
+            (&["NOREPLICAS", "MISCONF", "LOADING", "BUSY", "NOSCRIPT"], FailureKind::Unavailable),
+            (&["WRONGPASS", "NOAUTH", "NOPERM"], FailureKind::Denied),
+            (&["FOREIGN", "WRONGTYPE"], FailureKind::Foreign),
+            (&["NEEDS_EPOCH", "CROSSSLOT", "MOVED", "TRYAGAIN", "CLUSTERDOWN"], FailureKind::Unsupported),
+        ] {
+            for code in codes {
+                let failure = of_request(&refused(code, "no"), "h:1");
+                assert_eq!((failure.kind, failure.effect), (kind, Effect::None), "{code}: {failure}");
+                let deposes = ["READONLY", "STALE_EPOCH", "MASTERDOWN"].contains(code);
+                assert_eq!(is_not_primary(&refused(code, "no")), deposes, "{code}");
+            }
+        }
+    }
+
+    #[test]
     fn wait_that_a_new_replica_refuses_passes() {
         for text in [
             "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
