@@ -145,3 +145,64 @@ fn root(error: &Error) -> String {
         None => error.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    /// Returns what a client makes of an error of this severity and code, in the bytes of the wire.
+    async fn refused(severity: &str, code: &str) -> Refusal {
+        let (near, mut far) = duplex(4096);
+        let fields = format!("S{severity}\0V{severity}\0C{code}\0Mno\0\0");
+        let length = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+        let refusal = [&b"E"[..], &length, fields.as_bytes()].concat();
+        let server = tokio::spawn(async move {
+            // The login, and then one statement.
+            for answer in [&b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I"[..], &*refusal] {
+                assert_ne!(far.read(&mut [0; 1024]).await.unwrap(), 0);
+                far.write_all(answer).await.unwrap();
+            }
+        });
+        let login = tokio_postgres::Config::new().user("u").connect_raw(near, tokio_postgres::NoTls).await;
+        let (client, connection) = login.unwrap();
+        let connection = tokio::spawn(connection);
+        let refusal = Refusal::of(client.simple_query("SELECT 1").await.unwrap_err());
+        server.await.unwrap();
+        drop(connection);
+        refusal
+    }
+
+    #[tokio::test]
+    async fn each_error_says_whether_it_happened_and_what_to_do() {
+        for code in ["40001", "40P01", "55P03"] {
+            assert!(matches!(refused("ERROR", code).await, Refusal::LostRace), "{code}");
+        }
+        for code in ["42P01", "42703", "3F000"] {
+            let refusal = refused("ERROR", code).await;
+            assert!(refusal.is_without_effect() && matches!(refusal, Refusal::NoTable(_)), "{code}");
+        }
+        assert!(matches!(refused("ERROR", "57014").await, Refusal::Cancelled(_)));
+        for (severity, code, kind, effect, hint) in [
+            ("ERROR", "57014", FailureKind::Unavailable, Effect::None, "timeout="),
+            ("ERROR", "25006", FailureKind::Unavailable, Effect::None, "the primary"),
+            ("ERROR", "53100", FailureKind::Unavailable, Effect::None, "make room"),
+            ("ERROR", "42501", FailureKind::Denied, Effect::None, "leasehold schema"),
+            ("ERROR", "28P01", FailureKind::Denied, Effect::None, "PGPASSWORD"),
+            ("ERROR", "42P01", FailureKind::Unsupported, Effect::None, "leasehold schema"),
+            ("ERROR", "3D000", FailureKind::Unsupported, Effect::None, "no"),
+            ("ERROR", "22021", FailureKind::Invalid, Effect::None, "no"),
+            // What ends the session, or a pooler's connection to the server, may have come after a commit.
+            ("FATAL", "57P01", FailureKind::Unavailable, Effect::Unknown, "no"),
+            ("PANIC", "XX000", FailureKind::Unavailable, Effect::Unknown, "no"),
+            ("ERROR", "08006", FailureKind::Unavailable, Effect::Unknown, "no"),
+            ("ERROR", "08P01", FailureKind::Unavailable, Effect::Unknown, "no"),
+        ] {
+            let refusal = refused(severity, code).await;
+            assert_eq!(refusal.is_without_effect(), effect == Effect::None, "{code}");
+            let failure = refusal.into_failure();
+            assert_eq!((failure.kind, failure.effect), (kind, effect), "{code}");
+            assert!(failure.detail().contains(hint), "{code}: {failure}");
+        }
+    }
+}
