@@ -2,6 +2,7 @@
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub struct Way<S, H, C> {
 }
 
 /// Checks that a client of so many tasks opens one connection at a time while the server does not answer
-/// within `timeout`, and that all of its tasks go on when it answers.
+/// within `timeout`, and that all of its tasks proceed when it answers.
 ///
 /// It may have two sets of connections: those that hold locks, and those for everything else.
 ///
@@ -73,11 +74,11 @@ pub async fn tasks_dial_one_at_a_time(
 
 /// Starts a server that accepts connections and says nothing, until the runtime ends.
 ///
-/// # Panics
+/// # Errors
 /// If it cannot listen.
-pub async fn start_silent() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let addr = listener.local_addr().expect("it listens");
+pub async fn start_silent() -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             tokio::spawn(
@@ -85,7 +86,7 @@ pub async fn start_silent() -> SocketAddr {
             );
         }
     });
-    addr
+    Ok(addr)
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn statement_without_an_answer_limits_dials_until_one_is_answered() {
+    async fn lost_statement_limits_dials_until_an_answer() {
         let Some(server) = MariaDbServer::start_or_skip().await else { return };
         let proxy = Proxy::start(server.addr()).await.unwrap();
         let url = format!("{}?timeout=2s", server.url_at(proxy.addr()));

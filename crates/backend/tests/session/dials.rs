@@ -54,7 +54,7 @@ async fn tasks_of_a_silent_server_open_one_session_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holders_that_lost_their_sessions_to_silence_open_one_at_a_time() {
+async fn holders_of_silent_sessions_open_one_at_a_time() {
     let server = Server::new();
     let backend = client(&server);
     let mut signals = Vec::new();
