@@ -9,7 +9,10 @@ use tokio::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(20);
-const SETTINGS: [(&str, fn(Mutex) -> Mutex); 3] = [
+
+/// A name, and what it sets.
+type Setting = (&'static str, fn(Mutex) -> Mutex);
+const SETTINGS: [Setting; 3] = [
     ("plain", |lock| lock),
     ("minimum", |lock| lock.min_hold(MINUTE)),
     ("lingers", |lock| lock.linger(LINGER)),
