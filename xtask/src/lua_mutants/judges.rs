@@ -30,6 +30,7 @@ const PANELS: &[Panel] = &[
             &[
                 ("acl", &[]),
                 ("faults", &[]),
+                ("outages", &["deposed"]),
                 ("replicas", &[]),
                 ("sentinel", &[]),
                 ("wait", &[]),
@@ -39,7 +40,15 @@ const PANELS: &[Panel] = &[
     },
     Panel {
         folder: "compat/",
-        groups: [&[("dialects", &[])], &[("conformance", &["plain", "python_redis_lock", "redisson"])]],
+        groups: [
+            &[("dialects", &[])],
+            &[
+                ("acl", &["redisson"]),
+                ("cluster", &["dialects"]),
+                ("outages", &["deposed"]),
+                ("conformance", &["plain", "python_redis_lock", "redisson"]),
+            ],
+        ],
     },
     Panel { folder: "redlock/", groups: [&[("member", &[])], &[("member_restart", &[])]] },
 ];
