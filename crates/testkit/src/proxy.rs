@@ -8,6 +8,7 @@ mod connection;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -206,7 +207,12 @@ impl Proxy {
         let (done, carried_out) = std::sync::mpsc::sync_channel(1);
         let orders = self.orders.as_ref().ok_or_else(gone)?;
         orders.send(Order { listening, done }).map_err(|_| gone())?;
-        let outcome = carried_out.recv_timeout(ORDER_LIMIT).map_err(|_| gone())?;
+        let outcome = carried_out.recv_timeout(ORDER_LIMIT).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => gone(),
+            RecvTimeoutError::Timeout => {
+                Error::failed(format!("the proxy's thread did not carry out an order within {ORDER_LIMIT:?}"))
+            }
+        })?;
         outcome.map_err(cannot("listen on", self.addr()))
     }
 }
@@ -225,8 +231,8 @@ impl Drop for Proxy {
 
 /// The number of connections that are carried at once.
 const MAX_CONNECTIONS: usize = 1024;
-/// The time that the proxy's thread may take to carry out an order.
-const ORDER_LIMIT: Duration = Duration::from_secs(10);
+/// The time that the proxy's thread may take to carry out an order: it waits for a processor only.
+const ORDER_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy)]
 enum Listening {
