@@ -267,7 +267,7 @@ impl<T: ScriptDialect> DirectRequests for ScriptBackend<T> {
     }
 }
 
-/// What a dialect has to say about failures.
+/// The advice of a dialect about failures.
 #[derive(Clone, Debug)]
 struct Advice {
     /// About a key of another type.
