@@ -10,7 +10,7 @@
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for
 //! stderr goes through `output::stderr`, and foreign text is made visible before it reaches a terminal.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod commands;
 mod exit;
@@ -31,6 +31,7 @@ use clap::{CommandFactory, Parser};
 use exit::{Exit, Problem};
 use request::args::{Args, CompletionsArgs, RedlockVerb, Verb};
 use rustix::process::{Signal, getpid};
+use system::fork::{Forked, Spare};
 use system::signals::Signals;
 
 fn main() -> ExitCode {
@@ -44,6 +45,10 @@ fn main() -> ExitCode {
     if commands::torture::is_worker() {
         return leasehold_torture::worker::run();
     }
+    let spare = match system::fork::fork() {
+        Forked::Fork(fork) => return system::warden::serve_as(fork).into(),
+        Forked::Leasehold(spare) => spare,
+    };
     if commands::keep::is_keeper() {
         // What the script has opened is not kept open by the process that stays behind.
         system::descriptors::close_inherited();
@@ -52,7 +57,7 @@ fn main() -> ExitCode {
     let parsed = Args::try_parse();
     let is_for_eval = !commands::keep::is_keeper() && is_for_eval(&parsed);
     let exit = match parsed {
-        Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),
+        Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb, spare)),
         Err(error) => answer(&error),
     };
     let exit = exit.unwrap_or_else(|problem| {
@@ -84,7 +89,7 @@ fn is_for_eval(parsed: &Result<Args, clap::Error>) -> bool {
     verb.is_some_and(|verb| verb == "acquire") && !is_json
 }
 
-fn obey(verb: Verb) -> Result<Exit, Problem> {
+fn obey(verb: Verb, spare: Option<Spare>) -> Result<Exit, Problem> {
     let verb = match verb {
         Verb::Completions(args) => return completions(&args),
         Verb::Fence(verb) => return commands::fence::fence(verb),
@@ -108,7 +113,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             // The handlers come first.
             biased;
             signal = handling.signal() => Ok(Exit::by(signal)),
-            exit = carry_out(verb) => exit,
+            exit = carry_out(verb, spare) => exit,
         };
         // The lines of the log come before the error that ends the program.
         if let Some(stderr) = output::stderr::Stderr::started() {
@@ -122,9 +127,9 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
 ///
 /// # Errors
 /// Those of the command.
-async fn carry_out(verb: Verb) -> Result<Exit, Problem> {
+async fn carry_out(verb: Verb, spare: Option<Spare>) -> Result<Exit, Problem> {
     match verb {
-        Verb::Run(args) => commands::run::run(*args).await,
+        Verb::Run(args) => commands::run::run(*args, spare).await,
         Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
         Verb::Acquire(args) => commands::acquire::acquire(*args).await,
         Verb::Release(args) => commands::release::release(args).await,

@@ -3,6 +3,7 @@
 pub(crate) mod caller;
 pub(crate) mod descriptors;
 pub(crate) mod ending;
+pub(crate) mod fork;
 pub(crate) mod orphans;
 pub(crate) mod processes;
 pub(crate) mod rendezvous;

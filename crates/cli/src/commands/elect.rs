@@ -41,7 +41,7 @@ async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status
         let opened = || {
             opened_at.get_or_insert_with(|| SystemClock.now());
         };
-        let ended = hold_and_run(request, signals, stderr, status, opened).await;
+        let ended = hold_and_run(request, signals, stderr, status, None, opened).await;
         has_led |= matches!(ended, Ok(Ended { was_held: true, .. }));
         let is_start = !has_led && opened_at.is_none_or(|at| SystemClock.now().since(at) < START);
         let asked = match &ended {

@@ -3,8 +3,10 @@
 //! Ground rules: a request that can be refused without the lock is refused before the lock is asked
 //! for. Every way out of here releases what was taken, and waits for that within a limit.
 
+use std::future::Future;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -22,20 +24,21 @@ use crate::process::lock_hold::{LockHold, Returned, Taken};
 use crate::request::args::hold::{ReportArgs, RunArgs};
 use crate::request::{After, Launch, Loss, Request};
 use crate::system::descriptors::{InheritedFd, inheritable};
+use crate::system::fork::Spare;
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
 
-/// Runs `leasehold run`.
+/// Runs `leasehold run`. The spare process becomes the warden, unless the wait for the lock is long.
 ///
 /// # Errors
 /// Each of the table in `exit.rs`.
-pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
+pub(crate) async fn run(args: RunArgs, spare: Option<Spare>) -> Result<Exit, Problem> {
     let request = Request::new(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let status = Status::start(&request.name, sinks(&request.report)?)?;
-    let ended = hold_and_run(&request, &mut signals, &stderr, &status, || ()).await;
+    let ended = hold_and_run(&request, &mut signals, &stderr, &status, spare, || ()).await;
     if let Err(problem) = &ended {
         stderr.print_line(&problem.to_string());
     }
@@ -94,6 +97,7 @@ pub(crate) async fn hold_and_run(
     signals: &mut Signals,
     stderr: &Stderr,
     status: &Status,
+    mut spare: Option<Spare>,
     opened: impl FnOnce(),
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
@@ -106,12 +110,16 @@ pub(crate) async fn hold_and_run(
     let locks = store?;
     opened();
     tracing::debug!(store = request.store.shown(), "the store is open");
-    let ended = match LockHold::take(request, &locks, signals, stderr, status).await {
+    let taken = spare_for_a_while(&mut spare, LockHold::take(request, &locks, signals, stderr, status)).await;
+    let ended = match taken {
         Ok(Taken::Held(hold)) => {
             let held = HeldRun { request, hold, signals, stderr, status };
             match request.launch {
-                Launch::InPlace => held.replace_this_process(file).await,
-                _ => held.run_command(file).await,
+                Launch::InPlace => {
+                    drop(spare.take());
+                    held.replace_this_process(file).await
+                }
+                _ => held.run_command(file, spare.take()).await,
             }
         }
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
@@ -138,6 +146,20 @@ pub(crate) async fn hold_and_run(
     ended.map(|ended| Ended { asked: asked.or(ended.asked), ..ended })
 }
 
+/// Waits for the lock. Only a wait that is over soon keeps the spare process: many may wait long, and each of them would
+/// be two processes.
+async fn spare_for_a_while<T>(spare: &mut Option<Spare>, wait: impl Future<Output = T>) -> T {
+    let mut wait = pin!(wait);
+    if spare.is_some() {
+        tokio::select! {
+            biased;
+            taken = &mut wait => return taken,
+            () = tokio::time::sleep(SPARE_LIMIT) => *spare = None,
+        }
+    }
+    wait.await
+}
+
 /// A hold with all that is needed to run the command under it.
 struct HeldRun<'a> {
     request: &'a Request,
@@ -149,9 +171,9 @@ struct HeldRun<'a> {
 
 impl HeldRun<'_> {
     /// Starts the command under the lock, attends to it, and releases the lock.
-    async fn run_command(mut self, file: PathBuf) -> Result<Ended, Problem> {
+    async fn run_command(mut self, file: PathBuf, spare: Option<Spare>) -> Result<Ended, Problem> {
         let began = SystemClock.now();
-        let outcome = self.start(file).await;
+        let outcome = self.start(file, spare).await;
         // The release and a hook take time, and do not make a HUP older.
         let asked = self.signals.ending(self.request.grace());
         let interrupted = match &outcome {
@@ -172,9 +194,9 @@ impl HeldRun<'_> {
         Ok(Ended { asked: interrupted.or(asked), ..ended })
     }
 
-    async fn start(&mut self, file: PathBuf) -> Result<Outcome, Problem> {
+    async fn start(&mut self, file: PathBuf, spare: Option<Spare>) -> Result<Outcome, Problem> {
         let request = self.request;
-        let warden = Warden::start(self.hold.lives()).map_err(|error| {
+        let warden = Warden::start(self.hold.lives(), spare).map_err(|error| {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
         let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
@@ -258,3 +280,5 @@ impl HeldRun<'_> {
 }
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+/// The longest wait that keeps the spare process.
+const SPARE_LIMIT: Duration = Duration::from_secs(1);

@@ -31,7 +31,7 @@ pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Sign
 
 async fn supervise(request: &Request, program: &Program, signals: &mut Signals) -> Result<(), String> {
     let file = program.find().map_err(|problem| problem.to_string())?;
-    let warden = Warden::start(Vec::new()).map_err(|error| error.to_string())?;
+    let warden = Warden::start(Vec::new(), None).map_err(|error| error.to_string())?;
     let variables = variables(request, &[], Tags::inherited().with(None));
     let child = Child::start(program, file, variables, warden.group(), Stdio::null).await;
     let ended = match child {

@@ -134,8 +134,16 @@ fn argument(of: Pid, index: usize) -> Option<String> {
     String::from_utf8(word.to_vec()).ok()
 }
 
+/// Takes the name of a warden in the process table, which would otherwise be that of the file.
+pub(crate) fn take_name() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(NAME_OF_THREAD);
+}
+
 /// The name of a warden.
 pub(crate) const WARDEN_NAME: &str = "lh-warden";
+#[cfg(target_os = "linux")]
+const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The argument of a warden that names the leader of the group of leasehold, after the name and the id of leasehold.
 pub(crate) const LEADER: usize = 2;
 /// The bounds of the pause between two checks for killed processes that still exist.

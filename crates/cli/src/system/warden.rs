@@ -1,11 +1,11 @@
 //! The warden: a small process that ends the command when leasehold itself no longer can.
 //!
 //! A command may not continue unprotected when leasehold is killed or stopped. The warden is this same
-//! program, started as the leader of the process group into which the command is started. It waits at
-//! the end of a pipe whose other end only leasehold holds. If the pipe closes without a message,
-//! leasehold was killed: the whole group is killed, with everything that the command has started and
-//! that has not left the group. If a lease ends without a new message, leasehold is stopped or hangs: the
-//! group is sent TERM, and KILL after the grace period.
+//! program, as the leader of the process group into which the command is started: a [`Spare`] fork, or a
+//! program that was started once more. It waits at the end of a socket or a pipe whose other end only
+//! leasehold holds. If that closes without a message, leasehold was killed: the whole group is killed, with
+//! everything that the command has started and that has not left the group. If a lease ends without a new
+//! message, leasehold is stopped or hangs: the group is sent TERM, and KILL after the grace period.
 //!
 //! The kernel's parent-death signal would do less: it reaches the command alone and nothing that the
 //! command started.
@@ -21,7 +21,7 @@
 //! cannot act after it was killed itself. Nor can it end a process of another user, but it waits for the end of that.
 
 use std::cell::Cell;
-use std::io::{self, PipeWriter};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -42,15 +42,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::ending::{LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree};
+use crate::system::ending::{LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree, take_name};
+use crate::system::fork::{Fork, Spare};
 use crate::system::processes::{self, Identity};
 use crate::system::token::{Token, take_from};
 
-/// Leasehold's end of the pipe to the warden.
+/// Leasehold's end of the connection to the warden.
 #[derive(Debug)]
 pub(crate) struct Warden {
     pid: Pid,
-    pipe: Option<PipeWriter>,
+    pipe: Option<OwnedFd>,
     last_sent: Cell<Option<Message>>,
     /// The token of a warden that sends a signal.
     token: Option<Token>,
@@ -89,13 +90,18 @@ impl Warden {
         Ok(Warden { token: Some(token), ..warden })
     }
 
-    /// Starts a warden, and with it the group. The warden keeps `lives` open to its own end, so that a lock
-    /// that depends on one of these descriptors is not free before the group was killed.
+    /// Makes a warden of the spare process, or starts one, and with it the group. The warden keeps `lives` open to
+    /// its own end, so that a lock that depends on one of these descriptors is not free before the group was killed.
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn start(lives: Vec<OwnedFd>) -> io::Result<Warden> {
-        Warden::spawn(lives, None)
+    pub(crate) fn start(lives: Vec<OwnedFd>, spare: Option<Spare>) -> io::Result<Warden> {
+        match spare.and_then(|spare| spare.engage(&lives).ok()) {
+            Some((pid, socket)) => {
+                Ok(Warden { pid, pipe: Some(socket), last_sent: Cell::new(None), token: None })
+            }
+            None => Warden::spawn(lives, None),
+        }
     }
 
     fn spawn(lives: Vec<OwnedFd>, notice: Option<Notice<'_>>) -> io::Result<Warden> {
@@ -121,7 +127,7 @@ impl Warden {
         before.thread_set_mask()?;
         Ok(Warden {
             pid: Pid::from_child(&child?),
-            pipe: Some(pipe),
+            pipe: Some(pipe.into()),
             last_sent: Cell::new(None),
             token: None,
         })
@@ -218,20 +224,26 @@ pub(crate) fn is_warden() -> bool {
     std::env::args_os().next().is_some_and(|name| name == WARDEN_NAME) && getpgrp() == getpid()
 }
 
-/// Runs the warden's whole life.
+/// Runs the whole life of a warden that was started.
 pub(crate) fn serve() -> u8 {
     let _ = SigSet::all().thread_block();
-    // The name in the process table, which would otherwise be that of the file.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::set_name(NAME_OF_THREAD);
-    let mut warden_loop = WardenLoop {
-        clock: SystemClock,
-        next: Next::Never,
-        unread: Vec::new(),
-        target: Target::of_arguments(),
-    };
-    while warden_loop.listen() {}
+    take_name();
+    end_in_time(Target::of_arguments());
     0
+}
+
+/// Runs the whole life of a fork, which is a warden if it is needed.
+pub(crate) fn serve_as(fork: Fork) -> u8 {
+    if let Some(_lives) = fork.become_warden() {
+        end_in_time(Target::Group);
+    }
+    0
+}
+
+/// Obeys the messages, and ends the target when it is time.
+fn end_in_time(target: Target) {
+    let mut warden_loop = WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new(), target };
+    while warden_loop.listen() {}
 }
 
 /// The state of the warden.
@@ -397,8 +409,6 @@ pub(crate) fn own_program() -> io::Result<std::path::PathBuf> {
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }
 
-#[cfg(target_os = "linux")]
-const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The time that the warden gives leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -65,9 +65,9 @@ fn leasehold_that_is_killed_before_the_warden_knows_the_command_has_not_begun_it
     let program = sandbox.copy(BINARY, "program");
     let Some(gate) = Gate::before_or_skip(&program) else { return };
     let running = Started::new(sandbox.sh("exec ./program run --same-group job -- echo began"));
-    for _leasehold_and_warden in 0..2 {
-        gate.open(&gate.wait());
-    }
+    let leasehold = gate.wait();
+    gate.open(&leasehold);
+    // The warden is a fork of it, so the next one is the starter.
     let starter = gate.wait();
     running.signal(Signal::KILL);
     wait_until_gone(running.pid().as_raw_pid());

@@ -8,6 +8,7 @@ use crate::support::gate::Gate;
 use crate::support::{
     BINARY, BlockingLateness, Redis, Sandbox, Started, eventually, number, wait_until_gone,
 };
+use crate::wardens::wait_until_childless;
 
 /// Reports TERM, and ends because of it.
 const ON_TERM: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -34,8 +35,13 @@ fn command_does_not_begin_under_a_lock_that_is_lost_already() {
         let script = format!(
             "trap '' TERM; exec ./{policy} run --max-hold 300ms --on-lost {policy} job -- echo began"
         );
+        // A run that has waited starts its warden, where another one would have had a fork from the beginning.
+        let holder = sandbox.hold(&["job"]);
         let running = Started::new(sandbox.sh(&script));
         gate.open(&gate.wait());
+        sandbox.wait_for_line("job", 1, 1);
+        wait_until_childless(running.pid());
+        holder.end().expect(0);
         let warden = gate.wait();
         // The lock is held from before the start of the warden.
         std::thread::sleep(Duration::from_millis(500));

@@ -53,3 +53,4 @@ mod top_stores;
 #[cfg(feature = "torture")]
 mod torture;
 mod usage;
+mod wardens;
