@@ -110,6 +110,8 @@ pub async fn increment(url: &str, counter: &Path, rounds: u32, ttl: Duration) {
                 println!("{} {fence}", if released.is_ok() { "done" } else { "lost" });
             }
             Err(FencedFileError::Stale(_)) => println!("refused"),
+            // Another actor was paused inside its call.
+            Err(FencedFileError::Busy { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }

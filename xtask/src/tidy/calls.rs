@@ -60,6 +60,11 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it runs on blocking threads only, and a wait in the kernel could not be ended with patience",
     },
     Exception {
+        path: "crates/leasehold/src/fenced/file.rs",
+        rule: RULE,
+        why: "its calls block by contract, as all calls on files do, and a wait in the kernel would have no limit",
+    },
+    Exception {
         path: "crates/leasehold/src/layer/quorum/timer.rs",
         rule: RULE,
         why: "it decides when to continue without the rest, or to retry; whether a lock is held is not decided by it",

@@ -14,8 +14,8 @@ use crate::request::args::{FenceArgs, FenceVerb};
 /// Runs `leasehold fence`.
 ///
 /// # Errors
-/// Lost, if a newer holder was here; refused, without a fence, or if the stored one is damaged; usage; a file
-/// cannot be written.
+/// Lost, if a newer holder was here; busy, if another process does not end its call; refused, without a fence, or if
+/// the stored one is damaged; usage; a file cannot be written.
 pub(crate) fn fence(verb: FenceVerb) -> Result<Exit, Problem> {
     match verb {
         FenceVerb::Check(args) => drop(opened(&args)?),
@@ -57,6 +57,7 @@ fn fence_of(args: &FenceArgs) -> Result<Fence, Problem> {
 fn problem(error: FencedFileError) -> Problem {
     let exit = match &error {
         FencedFileError::Stale(_) => Exit::Lost,
+        FencedFileError::Busy { .. } => Exit::Busy,
         FencedFileError::NoFence(_) | FencedFileError::Damaged { .. } => Exit::Refused,
         _ => Exit::Output,
     };

@@ -35,6 +35,19 @@ fn holder_that_is_overtaken_meanwhile_writes_nothing() {
     assert!(!sandbox.path("stock").exists());
 }
 
+/// As long as a process that is stopped inside a call.
+#[test]
+fn fence_that_stays_locked_is_reported_as_busy() {
+    let sandbox = Sandbox::new();
+    let check = ["fence", "check", "--fence", "00000000000000000001", "stock"];
+    sandbox.end(&check).expect(0);
+    let stopped = std::fs::File::open(sandbox.path("stock.fence")).unwrap();
+    stopped.lock().unwrap();
+    sandbox.end(&check).expect(75).says("stock.fence stays locked");
+    stopped.unlock().unwrap();
+    sandbox.end(&check).expect(0);
+}
+
 #[test]
 fn without_a_fence_nothing_is_let_in() {
     let sandbox = Sandbox::new();

@@ -4,14 +4,16 @@
 //! data is read or replaced. The data is replaced as a whole, by renaming `data.fence.new` over it, which a process
 //! that died in the middle leaves to the next writer.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::ErrorKind::{InvalidInput, NotFound, PermissionDenied, ReadOnlyFilesystem};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use leasehold_core::Fence;
+use leasehold_core::{Backoff, Fence};
 
 use super::{NoFence, Stale, compare, required};
+use crate::random;
 
 /// A file that only the newest holder may read or replace.
 ///
@@ -24,7 +26,10 @@ use super::{NoFence, Stale, compare, required};
 /// Processes that do not use this type are not stopped. Network file systems, whose locks can be held
 /// twice, are not detected here.
 ///
-/// Calls block for the length of a few system calls and a sync to disk.
+/// Calls block for the length of a few system calls and a sync to disk. While another call on the same file is under
+/// way, they wait for its end, but no longer than 5 s: then they fail with [`FencedFileError::Busy`]. A process that is
+/// stopped in the middle of a call, by SIGSTOP or in a frozen container, excludes all others: it has to continue, or
+/// to be ended.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,6 +55,8 @@ pub struct FencedFile {
     data: PathBuf,
     guard: PathBuf,
     fence: Fence,
+    /// The longest wait for the end of another call.
+    limit: Duration,
 }
 
 /// The locked file of a fence. Dropping it ends the lock.
@@ -57,9 +64,21 @@ pub struct FencedFile {
 struct FenceLock(File);
 
 impl FenceLock {
-    fn take(file: File) -> io::Result<FenceLock> {
-        file.lock()?;
-        Ok(FenceLock(file))
+    /// Locks the file; `None` if it stays locked for as long as the limit. A wait in the kernel would have no limit.
+    fn take(file: File, limit: Duration) -> io::Result<Option<FenceLock>> {
+        let (mut backoff, mut waited) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), Duration::ZERO);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(FenceLock(file))),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if waited >= limit => return Ok(None),
+                Err(TryLockError::WouldBlock) => {
+                    let pause = backoff.failed(random::chance());
+                    std::thread::sleep(pause);
+                    waited += pause;
+                }
+            }
+        }
     }
 }
 
@@ -81,6 +100,15 @@ pub enum FencedFileError {
     /// The lock has no fence to compare; nothing was read or written.
     #[error(transparent)]
     NoFence(#[from] NoFence),
+    /// Another call on the file lasted longer than 5 s, and its process may be stopped; nothing was read or written.
+    #[error(
+        "{path} stays locked: a process that uses it is stopped or hangs; let it continue, or end it (`fuser -v {path}` \
+         shows which), and try again"
+    )]
+    Busy {
+        /// The path of the fence.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("{path}: {source}")]
     Io {
@@ -112,17 +140,19 @@ impl FencedFile {
     /// The file need not exist yet; its directory must exist. A symbolic link is followed.
     ///
     /// # Errors
-    /// `Stale` if a newer fence was here; `NoFence`; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here; `NoFence`; `Busy`; `Io`; `Damaged`.
     pub fn open(
         path: impl AsRef<Path>,
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedFile, FencedFileError> {
-        let fence = required(fence)?;
-        let data = followed(path.as_ref())
-            .map_err(|source| FencedFileError::Io { path: path.as_ref().to_owned(), source })?;
+        FencedFile::open_within(path.as_ref(), required(fence)?, LIMIT)
+    }
+
+    fn open_within(path: &Path, fence: Fence, limit: Duration) -> Result<FencedFile, FencedFileError> {
+        let data = followed(path).map_err(|source| FencedFileError::Io { path: path.to_owned(), source })?;
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
-        let file = FencedFile { data, guard: guard.into(), fence };
+        let file = FencedFile { data, guard: guard.into(), fence, limit };
         let (mut guard, _) = file.admit()?;
         file.raise(&mut guard.0)?;
         Ok(file)
@@ -131,7 +161,7 @@ impl FencedFile {
     /// Returns the content; empty if nothing was written yet.
     ///
     /// # Errors
-    /// `Stale` if a newer fence was here since; `Forgotten`; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since; `Forgotten`; `Busy`; `Io`; `Damaged`.
     pub fn read(&self) -> Result<Vec<u8>, FencedFileError> {
         let _guard = self.admit_opened()?;
         match std::fs::read(&self.data) {
@@ -143,7 +173,7 @@ impl FencedFile {
     /// Replaces the content.
     ///
     /// # Errors
-    /// `Stale` if a newer fence was here since, and `Forgotten`: nothing was written; `Io`; `Damaged`.
+    /// `Stale` if a newer fence was here since, `Forgotten` and `Busy`: nothing was written; `Io`; `Damaged`.
     pub fn write(&self, content: &[u8]) -> Result<(), FencedFileError> {
         let _guard = self.admit_opened()?;
         self.replace(content).map_err(|source| self.failed(&self.data, source))
@@ -162,12 +192,13 @@ impl FencedFile {
         let open = || {
             let file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.guard)?;
-            let guard = FenceLock::take(file)?;
+            let Some(guard) = FenceLock::take(file, self.limit)? else { return Ok(None) };
             let mut text = Vec::new();
             Read::take(&guard.0, 256).read_to_end(&mut text)?;
-            Ok((guard, text))
+            Ok(Some((guard, text)))
         };
-        let (guard, text) = open().map_err(|source| self.failed(&self.guard, source))?;
+        let opened = open().map_err(|source| self.failed(&self.guard, source))?;
+        let (guard, text) = opened.ok_or_else(|| FencedFileError::Busy { path: self.guard.clone() })?;
         let seen = match text.trim_ascii_end() {
             b"" => Some(Fence::default()),
             text => str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
@@ -246,6 +277,11 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// The longest wait for the end of another call: far longer than a sync to disk takes.
+const LIMIT: Duration = Duration::from_secs(5);
+/// The pause before the fence is tried again, which doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// The most symbolic links that are followed to a file that does not exist.
 const MAX_LINKS: usize = 40;
 
@@ -325,6 +361,30 @@ mod tests {
         drop(admitted);
         let guard = File::open(dir.path().join("x.fence")).unwrap();
         guard.try_lock().unwrap();
+    }
+
+    /// A process that is stopped inside a call keeps the fence locked for as long.
+    #[test]
+    fn fence_that_stays_locked_is_reported_as_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let opened = FencedFile::open(&path, Fence::new(0, 1, 0)).unwrap();
+        let file = FencedFile { limit: Duration::from_millis(20), ..opened };
+        let stopped = File::open(dir.path().join("x.fence")).unwrap();
+        stopped.lock().unwrap();
+        let newer = FencedFile::open_within(&path, Fence::new(0, 2, 0), file.limit).map(drop);
+        for refused in [newer, file.read().map(drop), file.write(b"late")] {
+            assert!(matches!(refused, Err(FencedFileError::Busy { .. })), "{refused:?}");
+        }
+        stopped.unlock().unwrap();
+        assert_eq!(file.read().unwrap(), b"");
+        // A call that ends in time is waited for.
+        stopped.lock().unwrap();
+        std::thread::scope(|scope| {
+            let opened = scope.spawn(|| FencedFile::open_within(&path, Fence::new(0, 2, 0), Duration::MAX));
+            stopped.unlock().unwrap();
+            opened.join().unwrap().unwrap();
+        });
     }
 
     #[test]
