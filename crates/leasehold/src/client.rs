@@ -27,9 +27,10 @@ use crate::open::open_backend;
 ///
 /// # Runtime
 /// The client belongs to the tokio runtime in which it is opened, and this runtime needs its timers
-/// enabled: there the client renews leases, sends requests to the store and releases locks. Any executor
-/// can poll the futures of the client, as long as that runtime is driven. When the runtime ends, the
-/// client is closed: every call fails with `Closed`, and all held locks are lost.
+/// enabled: there the client renews leases, sends requests to the store and releases locks. A store with a
+/// server needs its I/O, too: build the runtime with `enable_all`. Any executor can poll the futures of the
+/// client, as long as that runtime is driven. When the runtime ends, the client is closed: every call fails
+/// with `Closed`, and all held locks are lost.
 ///
 /// A `current_thread` runtime is driven only while a thread is inside `block_on`. Between two calls of
 /// `block_on` no lease is renewed, and no call of the client that asks a server makes progress. An uncontended
@@ -121,9 +122,10 @@ impl Client {
     /// servers of a `redlock:`, may or may not exist.
     ///
     /// # Errors
-    /// `Invalid` if the URL cannot be parsed, if the feature of its scheme is not enabled, or if the runtime has no
-    /// timers; `Unavailable` if the server does not answer; `Denied` if it refuses the credentials; `Unsupported` if
-    /// the store cannot keep locks, such as files on a network file system. Passwords are never part of the text.
+    /// `Invalid` if the URL cannot be parsed, if the feature of its scheme is not enabled, outside a tokio runtime, or
+    /// if the runtime has no timers; `Unavailable` if the server does not answer; `Denied` if it refuses the
+    /// credentials; `Unsupported` if the store cannot keep locks, such as files on a network file system. Passwords
+    /// are never part of the text.
     pub async fn open(url: &str) -> Result<Client> {
         Client::builder().open(url).await
     }
@@ -472,6 +474,8 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::open`] and [`ClientBuilder::over`].
     pub async fn open(self, url: &str) -> Result<Client> {
+        // A store may need the runtime, too, and must not be asked in vain.
+        Engine::runtime_for(&self.tuning)?;
         let backend = open_backend(url).await?;
         self.over(backend)
     }

@@ -270,13 +270,8 @@ pub(crate) struct Parts {
 }
 
 impl Engine {
-    /// Starts an engine over a backend, on the current runtime.
-    pub(crate) fn start(
-        backend: Arc<dyn Backend>,
-        clock: Arc<dyn Clock>,
-        tuning: Tuning,
-        events: EventSink,
-    ) -> Result<Arc<Engine>> {
+    /// Returns the current runtime, if an engine with these settings can start on it. Nothing is asked of a store.
+    pub(crate) fn runtime_for(tuning: &Tuning) -> Result<Handle> {
         tuning.check()?;
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::Invalid, "open", "no tokio runtime here: open the client inside one")
@@ -284,9 +279,20 @@ impl Engine {
         // Creating a timer is the only way to detect that the runtime has none, and without timers no
         // lease could be renewed.
         if contained(|| drop(tokio::time::sleep(Duration::ZERO))).is_none() {
-            let text = "this tokio runtime has no timers: build it with `enable_time` or `enable_all`";
+            let text = "this tokio runtime has no timers: build it with `enable_all`";
             return Err(Error::new(ErrorKind::Invalid, "open", text));
         }
+        Ok(runtime)
+    }
+
+    /// Starts an engine over a backend, on the current runtime.
+    pub(crate) fn start(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        tuning: Tuning,
+        events: EventSink,
+    ) -> Result<Arc<Engine>> {
+        let runtime = Engine::runtime_for(&tuning)?;
         Ok(Arc::new_cyclic(|engine| {
             Engine(Some(Parts {
                 renewer: Renewer::start(

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use leasehold::backend::LossCause;
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, ErrorKind, Note, State};
+use leasehold::{Client, ErrorKind, Note, State, Tuning};
 use tokio::runtime::{Builder, Runtime};
 
 use super::odd::{Call, EventLog, Odd, Ticks, World, pass};
@@ -170,10 +170,37 @@ fn lock_fails_as_closed_after_the_runtime_ended() {
 #[test]
 fn a_runtime_without_timers_is_refused() {
     let runtime = Builder::new_current_thread().build().unwrap();
-    let error = runtime.block_on(Client::open("mem:")).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("no timers"), "{error}");
+    for url in UNASKED {
+        let error = runtime.block_on(Client::open(url)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        assert!(
+            error.to_string().contains("no timers") && error.to_string().contains("`enable_all`"),
+            "{error}"
+        );
+    }
 }
+
+#[test]
+fn open_outside_a_runtime_is_refused() {
+    for url in UNASKED {
+        let error = block_on(Client::open(url)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        assert!(error.to_string().contains("no tokio runtime"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn tuning_out_of_range_is_refused_before_the_store_is_asked() {
+    for (url, tuning) in UNASKED.into_iter().flat_map(|url| {
+        [Tuning::default().renew_at(0.9), Tuning::default().drift(0.9)].map(|tuning| (url, tuning))
+    }) {
+        let error = Client::builder().tuning(tuning).open(url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
+    }
+}
+
+/// URLs of stores of both kinds. Nothing listens at the port, so a server that is asked does not answer.
+const UNASKED: [&str; 2] = ["mem:", "redis://127.0.0.1:1"];
 
 #[test]
 fn loss_is_reported_while_the_client_runtime_is_not_driven() {
