@@ -9,8 +9,9 @@ local function ask(...)
   return redis.call(...)
 end
 
--- Returns the error of a replica, whose copy may lag, or of a server whose cluster is down: only the server that decides
--- may report who holds, or that something is gone. Changes nothing, even if the key is a string. Ignores other refusals.
+-- Returns the error of a replica, whose copy may lag, or of a server whose cluster is down: only the server that
+-- decides may report who holds, or that something is gone. Changes nothing, even if the key is a string. Ignores other
+-- refusals.
 local function refuse_as_replica(key)
   local answer = redis.pcall('HDEL', key, '')
   if type(answer) ~= 'table' or not answer.err then return nil end
@@ -18,12 +19,12 @@ local function refuse_as_replica(key)
   return string.find(answer.err, 'while the cluster is down', 1, true) and answer or nil
 end
 
--- Lets a key live for `ttl` at least. One that never expires is left so. If the key is there, a replica refuses.
+-- Lets a key that is there live for `ttl` at least. One that never expires is left so. A replica refuses in any case.
 local function keep(key, ttl)
   local left = redis.call('PTTL', key)
-  if left >= 0 then
+  if left ~= -1 then
     redis.call('PEXPIRE', key, math.max(left, ttl))
-  elseif left == -1 and refuse_as_replica(key) then
+  elseif refuse_as_replica(key) then
     -- Raises the same refusal.
     redis.call('HDEL', key, '')
   end

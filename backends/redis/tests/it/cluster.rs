@@ -402,8 +402,8 @@ async fn unsent_request_goes_to_the_successor_of_its_primary() {
     assert!(freed(&backend, &claim).await, "{fence} was not granted by the successor");
 }
 
-/// Repeats a request whose last attempt got no answer: it began when the time limit was nearly over, or the machine stood
-/// still.
+/// Repeats a request whose last attempt got no answer: it began when the time limit was nearly over, or the machine
+/// stood still.
 async fn in_time(mut request: impl AsyncFnMut() -> Failure) -> Failure {
     for _ in 0..20 {
         let failure = request().await;

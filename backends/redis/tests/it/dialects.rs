@@ -479,6 +479,7 @@ async fn a_replica_does_not_confirm_a_lease() {
                     longer.iter().map(|arg| if *arg == "KEY" { key.as_str() } else { arg }).collect();
                 server.command(&args).await.unwrap();
             }
+            assert!(renewed(&*renews, &claim).await && got(&*asks, &claim).await, "{what}");
             held.push((what, claim, asks, renews));
         }
     }

@@ -123,7 +123,7 @@ async fn a_client_that_only_looks_leaves_a_deposed_server() {
 /// An answer that a lock is held needs no write, and a lock of another library may have no end.
 #[tokio::test]
 async fn a_contender_leaves_a_deposed_server() {
-    // For the native dialect: a single value whose waiters are told, and a sorted set.
+    // For the native dialect: a single value whose waiters are notified, and a sorted set.
     let single = "SET {lh:NAME}:held 0123456789abcdef0123456789abcdef:1:1!1:theirs";
     let several = "ZADD {lh:NAME}:held 9999999999999 0123456789abcdef0123456789abcdef:1:1";
     let held = [
