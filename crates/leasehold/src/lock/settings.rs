@@ -48,8 +48,8 @@ impl Settings {
         Settings { guard: GuardSettings { wait, ..GuardSettings::default() }, ..self.clone() }
     }
 
-    /// Makes a claim of a store with leases last longer than one with the settings `other`, whichever of the two was
-    /// renewed last, and also if the store answers again only shortly before the end of the other one.
+    /// Makes a claim of a store with leases last longer than one with the settings `other`, also if that one was
+    /// renewed later, or if the store answers again only shortly before its end.
     pub(super) fn outlive(&mut self, other: &Settings, engine: &Engine) {
         let Liveness::Lease { max, .. } = engine.profile().liveness else { return };
         let other = other.ttl.saturating_add(other.lock_delay).as_secs_f64();

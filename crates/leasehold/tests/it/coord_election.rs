@@ -53,7 +53,7 @@ async fn value_outlives_an_outage_that_its_leader_outlives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leader_that_died_is_seen_under_its_value_to_the_end_of_its_lease() {
+async fn dead_leader_is_seen_under_its_value_until_its_lease_ends() {
     for renew_at in [0.05, 1.0 / 3.0, 0.6] {
         let store = Store::in_virtual_time();
         let ((locks, wire), (other, _)) = (store.tuned(Tuning::default().renew_at(renew_at)), store.client());
