@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Lease;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock::{Guard, Mutex, RwLock};
+use crate::lock::kind::Kind;
+use crate::lock::{Guard, Lock, Mutex, RwLock};
 
 /// An election by name: candidates campaign, one leads, and any client can observe.
 ///
@@ -90,9 +91,12 @@ impl Election {
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes, or a name longer than 501
-    /// bytes.
+    /// bytes. `Unsupported` for a value that the store cuts or changes, as the table of ShedLock does with one that is
+    /// longer than its column, or has control characters. A store that does not promise to show the whole value is
+    /// asked what it shows once this candidate leads, which is then given up.
     pub async fn campaign(&self, value: &str) -> Result<Leadership> {
-        self.lead(self.candidate(value)?.lock().await?)
+        let (candidate, note) = self.candidate(value)?;
+        self.lead(candidate.lock().await?, &note).await
     }
 
     /// Leads if the election has no leader; `None` if another candidate leads.
@@ -103,7 +107,11 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
-        self.candidate(value)?.try_lock().await?.map(|leader_lock| self.lead(leader_lock)).transpose()
+        let (candidate, note) = self.candidate(value)?;
+        match candidate.try_lock().await? {
+            Some(leader_lock) => self.lead(leader_lock, &note).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Waits up to `limit` until this candidate leads; `None` if another candidate leads then.
@@ -114,8 +122,11 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub async fn try_campaign_for(&self, value: &str, limit: Duration) -> Result<Option<Leadership>> {
-        let granted = self.candidate(value)?.try_lock_for(limit).await?;
-        granted.map(|leader_lock| self.lead(leader_lock)).transpose()
+        let (candidate, note) = self.candidate(value)?;
+        match candidate.try_lock_for(limit).await? {
+            Some(leader_lock) => self.lead(leader_lock, &note).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Returns the present leader.
@@ -135,15 +146,20 @@ impl Election {
         Observer { election: self.clone(), seen: None, last_reported: None }
     }
 
-    fn candidate(&self, value: &str) -> Result<Mutex> {
+    fn candidate(&self, value: &str) -> Result<(Mutex, Note)> {
         // Otherwise it could lead, and no observer could look.
         self.value_lock.named("campaign")?;
         let note = note(value, value)?;
         // A grant that came too late for its candidate would be seen as a leader while it lingers.
-        Ok(self.leader_lock.clone().note(note).linger(Duration::ZERO))
+        Ok((self.leader_lock.clone().note(note.clone()).linger(Duration::ZERO), note))
     }
 
-    fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
+    async fn lead(&self, leader_lock: Guard, note: &Note) -> Result<Leadership> {
+        if let Err(error) = check_shown(&self.leader_lock, &leader_lock, note).await {
+            // It never led for its caller, so no minimum time counts.
+            drop(leader_lock.into_hold());
+            return Err(error.with_op("campaign"));
+        }
         // Its claim names this leader, and no successor of the same process.
         leader_lock.hold().pin();
         let (hold, lease) = (leader_lock.hold(), leader_lock.hold().lease().clone());
@@ -243,13 +259,15 @@ impl Leadership {
     /// If the future is dropped, the value may or may not be visible.
     ///
     /// # Errors
-    /// `Lost` if it does not lead any longer; `Unsupported` on a store that has no readers; `Invalid`
-    /// for a value longer than 980 bytes; otherwise as [`RwLock::read`](crate::RwLock::read).
+    /// `Lost` if it does not lead any longer; `Unsupported` on a store that has no readers, and for a value that the
+    /// store cuts or changes; `Invalid` for a value longer than 980 bytes; otherwise as
+    /// [`RwLock::read`](crate::RwLock::read).
     pub async fn proclaim(&self, value: &str) -> Result<()> {
         self.leader_lock.check()?;
         let note = note(value, &format!("{} {value}", self.leader_lock.tag()))?;
         let mut proclaimed = self.proclaimed.lock().await;
-        let next = self.value_lock.clone().note(note).read().await?;
+        let next = self.value_lock.clone().note(note.clone()).read().await?;
+        check_shown(&self.value_lock, &next, &note).await.map_err(|error| error.with_op("proclaim"))?;
         // The new value becomes visible before the old one is removed; of two, the later one counts.
         proclaimed.value = Some(next);
         self.leader_lock.check()
@@ -373,6 +391,27 @@ fn note(value: &str, text: &str) -> Result<Note> {
         return Err(Error::new(ErrorKind::Invalid, "campaign", text));
     }
     Note::new(text).map_err(Error::from)
+}
+
+/// Checks that others see the note of a claim as it is.
+///
+/// # Errors
+/// `Unsupported` if the store cuts or changes it; the failure of a look at what it shows.
+async fn check_shown<K: Kind>(lock: &Lock<K>, claim: &Guard, note: &Note) -> Result<()> {
+    if lock.engine().profile().shows(note.as_str().len()).is_ok() {
+        return Ok(());
+    }
+    let (seen, tag) = (lock.inspect().await?, claim.tag());
+    match seen.holders.iter().find(|holder| holder.id.tag() == tag) {
+        Some(holder) if holder.note != *note => {
+            let shown = holder.note.as_str();
+            let text =
+                format!("this store changes the value, and shows {} bytes of it: {shown:?}", shown.len());
+            Err(Error::new(ErrorKind::Unsupported, "campaign", text).on(claim.resource()))
+        }
+        // What is not held any more is found by the next check of the guard.
+        _ => Ok(()),
+    }
 }
 
 fn leader(leader_lock: &Snapshot, value_lock: &Snapshot) -> Option<Leader> {

@@ -107,7 +107,7 @@ impl Guard {
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.
-    pub(super) fn into_hold(self) -> Option<Hold> {
+    pub(crate) fn into_hold(self) -> Option<Hold> {
         self.hold.into_hold()
     }
 

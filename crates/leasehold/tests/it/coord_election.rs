@@ -1,11 +1,15 @@
 //! Elections whose leader is cut off, loses its lock or gives it up while others look: the value that it has
 //! proclaimed is seen for as long as it leads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Store, ms};
+use crate::common::{self, Store, ms};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Client, Election, Tuning};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, Election, ErrorKind, Tuning};
+use leasehold_conformance::{Around, Wrapped};
+use leasehold_core::{Backend, Failure, Note, Patience, Profile, Resource, Snapshot, SnapshotVersion};
 use tokio::time::Instant;
 
 const TTL: Duration = Duration::from_secs(9);
@@ -115,4 +119,55 @@ async fn observer_whose_answer_is_late_sees_no_older_value() {
         assert_ne!(seen.as_deref(), Some("starting"), "observes: {observes}");
         wire.set(Verb::Inspect, Mode::Pass);
     }
+}
+
+/// A store that shows nine bytes of a note, and promises none.
+#[derive(Debug)]
+struct Narrow(MemoryBackend, Profile);
+
+#[async_trait::async_trait]
+impl Around for Narrow {
+    fn inner(&self) -> &dyn Backend {
+        &self.0
+    }
+
+    fn profile(&self) -> &Profile {
+        &self.1
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        let mut snapshot = self.0.inspect(resource, seen, patience).await?;
+        for holder in &mut snapshot.holders {
+            let short: String = holder.note.as_str().chars().take(9).collect();
+            holder.note = Note::new(&short).unwrap();
+        }
+        Ok(snapshot)
+    }
+}
+
+#[tokio::test]
+async fn value_that_the_store_cuts_is_refused() {
+    let memory = MemoryBackend::new();
+    let profile = memory.profile().clone().note_max(0);
+    let locks = Client::builder().over(Arc::new(Wrapped(Narrow(memory, profile)))).unwrap();
+    // It is given up at once all the same.
+    let election = locks.election("boss").with(|lock| Ok(lock.min_hold(LONGEST))).unwrap();
+    let refused = |error: leasehold::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    refused(election.campaign("ten bytes.").await.map(drop).unwrap_err());
+    common::settles(&locks, "boss").await;
+    refused(election.try_campaign("ten bytes.").await.map(drop).unwrap_err());
+    common::settles(&locks, "boss").await;
+    refused(election.try_campaign_for("ten bytes.", ms(100)).await.map(drop).unwrap_err());
+    common::settles(&locks, "boss").await;
+
+    let leadership = locks.election("boss").campaign("nine byte").await.unwrap();
+    assert_eq!(value(&locks).await.as_deref(), Some("nine byte"));
+    refused(leadership.proclaim("").await.unwrap_err());
+    assert_eq!(value(&locks).await.as_deref(), Some("nine byte"), "the tag of the leader does not fit");
+    leadership.resign().await.unwrap();
 }
