@@ -18,7 +18,12 @@ pub(super) fn member_state(answer: Value) -> Result<MemberState, Failure> {
 
 /// Reads the answer to the first round.
 pub(super) fn answer(answer: Value) -> Result<Answer, Failure> {
-    parse_answer(&texts(answer)?).ok_or_else(not_understood)
+    let texts = match answer {
+        // What `ask_free.lua` returns.
+        Value::BulkString(lines) => String::from_utf8_lossy(&lines).split('\n').map(str::to_owned).collect(),
+        answer => texts(answer)?,
+    };
+    parse_answer(&texts).ok_or_else(not_understood)
 }
 
 /// Reads the state of a resource.
@@ -108,6 +113,20 @@ mod tests {
         assert_eq!(answer.vote, Vote::Theirs { granted: true, ends_in, listeners: 4 });
         for bad in ["", "ab|7||1", "ab|x||1|yours|5 3|", "ab|7||1|yours|5|", "ab|7||1|theirs|granted|-2|4"] {
             assert_eq!(parse_answer(&split(bad)), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn answer_to_a_client_that_returns_is_one_text_with_lines() {
+        let text = |text: &str| answer(Value::BulkString(text.into()));
+        let Answer { memory, vote } = text("ab\n\n5 ab\n1800000000000000\nyours\n5 4\n5 4").unwrap();
+        assert_eq!((memory.armed(), memory.unix_us), (Some(5), 1_800_000_000_000_000));
+        let fence = Fence::new(5, 4, 0);
+        assert_eq!(vote, Vote::Yours { last: fence, fence: Some(fence) });
+        for bad in
+            ["", "ab", "ab\n\n5 ab\n1800000000000000\nyours\n5 4", "ab||5 ab|1800000000000000|yours|5 4|5 4"]
+        {
+            assert!(text(bad).is_err(), "{bad}");
         }
     }
 
