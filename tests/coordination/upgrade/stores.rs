@@ -145,8 +145,9 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer(
     guard.upgrade().await.unwrap();
     assert!(theirs.try_read().await.unwrap().is_none());
     assert!(ours.try_read().await.unwrap().is_none());
+    let as_writer = guard.fence();
     guard.downgrade().await.unwrap();
-    assert!(!guard.is_writer() && guard.fence() == as_reader);
+    assert!(!guard.is_writer() && guard.fence() == as_writer);
     let reader = theirs.try_read().await.unwrap().expect("readers are let in at once");
     assert!(theirs.try_write().await.unwrap().is_none());
     reader.release().await.unwrap();

@@ -44,9 +44,9 @@ use crate::random;
 /// writes. As a writer it is the only holder. Of several readers that want to write, one succeeds, and the
 /// others get `Deadlock` at once; so does a reader that would wait behind a writer that waits for this
 /// reader. A reader that gets this error is still a reader. The claims as a reader and as a writer are
-/// lost together, and the fence is that of the later grant. The [maximum time to hold](crate::Lock::max_hold) counts
-/// from the grant as a reader. After the loss of a writer the [lock delay](crate::Lock::lock_delay) excludes
-/// readers, too.
+/// lost together. The fence is that of the latest grant, and does not fall with a downgrade. The
+/// [maximum time to hold](crate::Lock::max_hold) counts from the grant as a reader. After the loss of a writer
+/// the [lock delay](crate::Lock::lock_delay) excludes readers, too.
 ///
 /// # Does not promise
 /// An upgrade is not always possible: if a writer already waits, even one of this process, only a release
@@ -58,6 +58,8 @@ use crate::random;
 pub struct Upgradable {
     // Dropped before the reader, so that it is never a writer that does not read.
     write: Option<Writer>,
+    /// The fence of the last claim as a writer that was given up.
+    wrote: Option<Fence>,
     read: Guard,
     lock: Lock<Shared>,
     gate: Lock<Exclusive>,
@@ -178,7 +180,7 @@ impl Upgradable {
             None => return Err(Error::timeout(Duration::ZERO, &resource)),
         };
         let gate_use = Arc::new(AsyncMutex::new(()));
-        Ok(Upgradable { write: None, read, lock: lock.clone(), gate, gate_use })
+        Ok(Upgradable { write: None, wrote: None, read, lock: lock.clone(), gate, gate_use })
     }
 
     /// Becomes a writer: waits until all other readers are gone. A writer stays a writer.
@@ -231,6 +233,8 @@ impl Upgradable {
         // A claim as a writer that was lost is not given up: the guard stays lost.
         self.check()?;
         let Some(write) = self.write.take() else { return Ok(()) };
+        // A resource that the writer has opened would refuse the older fence of the reader.
+        self.wrote = write.guard.fence();
         let released = write.release().await;
         // Another reader that finds the gate in use takes this one for about to write again.
         drop(self.unused_gate().await);
@@ -368,10 +372,13 @@ impl Upgradable {
         self.write.is_some()
     }
 
-    /// Returns the fence of the latest grant, which is the writer's if the guard is a writer. `None` if
-    /// the store has no fences.
+    /// Returns the fence of the latest grant, which is the writer's from the first upgrade on, also after a downgrade.
+    /// `None` if the store has no fences.
     pub fn fence(&self) -> Option<Fence> {
-        self.write.as_ref().map_or(&self.read, |write| &write.guard).fence()
+        match &self.write {
+            Some(write) => write.guard.fence(),
+            None => self.wrote.or_else(|| self.read.fence()),
+        }
     }
 
     /// Returns the resource that is held.

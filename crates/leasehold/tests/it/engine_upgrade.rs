@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::LossCause;
+use leasehold::fenced::FenceGate;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, RwLock, TokioClock};
@@ -48,6 +49,26 @@ async fn try_gets_a_reader_beside_readers_and_none_beside_a_writer() {
     wire.set_all(Mode::Hang);
     let silent = lock(&locks).try_upgradable_read().await;
     assert_eq!(silent.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
+/// A guard may open again, as a reader, a resource that it has opened as a writer.
+#[tokio::test(start_paused = true)]
+async fn fence_does_not_fall_with_a_downgrade() {
+    let (locks, _, other) = clients();
+    let mut guard = lock(&locks).upgradable_read().await.unwrap();
+    let (prices, mut last) = (FenceGate::new(7), guard.fence());
+    for _ in 0..2 {
+        guard.upgrade().await.unwrap();
+        assert!(guard.fence() > last);
+        prices.open(guard.fence()).unwrap().access(|price| *price += 1).unwrap();
+        last = guard.fence();
+        guard.downgrade().await.unwrap();
+        assert_eq!(guard.fence(), last);
+        prices.open(guard.fence()).unwrap();
+    }
+    guard.release().await.unwrap();
+    let writer = lock(&other).write().await.unwrap();
+    assert!(writer.fence() > last);
 }
 
 #[tokio::test(start_paused = true)]
