@@ -166,7 +166,8 @@ impl Election {
         let proclaimed =
             Proclaimed { value: None, until: hold.kept_until(Moment::START), leader_lock: lease };
         let value_lock = self.value_lock.clone().outliving(&self.leader_lock);
-        Ok(Leadership { leader_lock, proclaimed: AsyncMutex::new(proclaimed), value_lock })
+        let (proclaimed, shorter_value_lock) = (AsyncMutex::new(proclaimed), self.value_lock.clone());
+        Ok(Leadership { leader_lock, proclaimed, value_lock, shorter_value_lock })
     }
 }
 
@@ -192,6 +193,8 @@ pub struct Leadership {
     leader_lock: Guard,
     proclaimed: AsyncMutex<Proclaimed>,
     value_lock: RwLock,
+    /// The same, with the ttl of the election.
+    shorter_value_lock: RwLock,
 }
 
 /// The claim whose note is the value that a leader has proclaimed. Dropped, it stays for the minimum time for which the
@@ -266,7 +269,13 @@ impl Leadership {
         self.leader_lock.check()?;
         let note = note(value, &format!("{} {value}", self.leader_lock.tag()))?;
         let mut proclaimed = self.proclaimed.lock().await;
-        let next = self.value_lock.clone().note(note.clone()).read().await?;
+        let next = match self.value_lock.clone().note(note.clone()).read().await {
+            // A store may take one ttl of readers only, as Redisson's dialect does.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                self.shorter_value_lock.clone().note(note.clone()).read().await?
+            }
+            next => next?,
+        };
         check_shown(&self.value_lock, &next, &note).await.map_err(|error| error.with_op("proclaim"))?;
         // The new value becomes visible before the old one is removed; of two, the later one counts.
         proclaimed.value = Some(next);
@@ -293,7 +302,7 @@ impl Leadership {
     /// # Errors
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<()> {
-        let Leadership { leader_lock, proclaimed, value_lock: _ } = self;
+        let Leadership { leader_lock, proclaimed, .. } = self;
         let resigned = leader_lock.release().await;
         drop(proclaimed);
         resigned
