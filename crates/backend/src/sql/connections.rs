@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use leasehold_core::{Failure, FailureKind};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::error::Elapsed;
 
 use crate::url::sql::SqlOptions;
 
 /// Dials one endpoint after the other, each for `limit` at most, until one is connected.
 ///
 /// # Errors
-/// The failure of the last one. A failure that is not `Unavailable` ends the search: no other endpoint is dialled.
+/// The failure of the last one; see [`is_silent`]. A failure that is not `Unavailable` ends the search: no other endpoint
+/// is dialled.
 pub async fn dial_in_turn<'a, E, T, F>(
     endpoints: &'a [E],
     limit: Duration,
@@ -27,13 +29,19 @@ where
             Ok(Ok(dialled)) => return Ok(dialled),
             Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
             Ok(Err(failure)) => last = Some(failure),
-            Err(_) => {
+            Err(elapsed) => {
                 let text = format!("{endpoint} did not answer within {limit:?}");
-                last = Some(Failure::unavailable(text));
+                last = Some(Failure::unavailable(text).because(elapsed));
             }
         }
     }
     Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+}
+
+/// Returns `true` if a dial failed because the last endpoint did not answer in time: it may be busy. One that refuses is
+/// not.
+pub(super) fn is_silent(failure: &Failure) -> bool {
+    failure.cause().is_some_and(|cause| cause.is::<Elapsed>())
 }
 
 /// Waits for one of the connections to `server`, for as long as for an answer.
@@ -74,13 +82,14 @@ mod tests {
     async fn endpoints_are_dialled_until_one_is_connected() {
         let dialled = async |endpoints| dial_in_turn(endpoints, Duration::from_secs(5), dial).await;
         assert_eq!(dialled(&["silent", "away", "fine", "other"][..]).await.unwrap(), "fine");
-        for (endpoints, why) in [
-            (&["away", "silent"][..], "silent did not answer within 5s"),
-            (&["silent", "away"], "nothing listens there"),
-            (&["away", "denied", "fine"], "no such user"),
-            (&[], "no server is named"),
+        for (endpoints, why, silent) in [
+            (&["away", "silent"][..], "silent did not answer within 5s", true),
+            (&["silent", "away"], "nothing listens there", false),
+            (&["away", "denied", "fine"], "no such user", false),
+            (&[], "no server is named", false),
         ] {
-            assert_eq!(dialled(endpoints).await.unwrap_err().detail(), why, "{endpoints:?}");
+            let failure = dialled(endpoints).await.unwrap_err();
+            assert_eq!((failure.detail(), is_silent(&failure)), (why, silent), "{endpoints:?}");
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::random;
+use crate::sql::connections::is_silent;
 
 /// The idle connections of one client, and its attempts to open more.
 #[derive(Debug)]
@@ -57,8 +58,9 @@ struct Silence {
 }
 
 impl Silence {
-    fn after(in_vain: u32) -> Silence {
-        let pause = jittered(doubled(FIRST_PAUSE, LONGEST_PAUSE, in_vain), random::chance());
+    fn after(in_vain: u32, timeout: Duration) -> Silence {
+        let longest = (timeout * TIMEOUTS_IN_A_PAUSE).min(LONGEST_PAUSE);
+        let pause = jittered(doubled(FIRST_PAUSE, longest, in_vain), random::chance());
         Silence { in_vain, is_tried: false, next_dial: Instant::now() + pause }
     }
 }
@@ -111,10 +113,12 @@ impl<T> Dials<T> {
     /// Records that something was not answered. The next pause grows once for each dial, and not for each of the
     /// connections that end together, as in a restart of the server.
     pub fn record_silence(&self) {
-        let silence = &mut self.state().silence;
+        let (timeout, silence) = (self.limits.timeout, &mut self.state().silence);
         match silence {
-            None => *silence = Some(Silence::after(0)),
-            Some(Silence { in_vain, is_tried: true, .. }) => *silence = Some(Silence::after(*in_vain + 1)),
+            None => *silence = Some(Silence::after(0, timeout)),
+            Some(Silence { in_vain, is_tried: true, .. }) => {
+                *silence = Some(Silence::after(*in_vain + 1, timeout))
+            }
             Some(_) => {}
         }
     }
@@ -126,7 +130,7 @@ impl<T> Dials<T> {
     }
 
     /// Returns an idle connection, or the one that `dial` opens. While the server does not answer, one caller dials at
-    /// a time, with pauses in between that grow to five seconds. Each waits for as long as a dial may take: for its
+    /// a time, with pauses in between that grow to ten timeouts and five seconds at most. Each waits for as long as a dial may take: for its
     /// turn, for the end of the pause, for a connection that is returned, or for an answer.
     ///
     /// # Errors
@@ -143,10 +147,8 @@ impl<T> Dials<T> {
             },
             turn = self.turn() => Some(turn?),
         };
-        let began = Instant::now();
         let dialled = dial.await;
-        // A server that refuses is not a busy one.
-        let was_silent = dialled.is_err() && began.elapsed() >= self.limits.timeout;
+        let was_silent = dialled.as_ref().is_err_and(is_silent);
         if turn.is_some() && (was_silent || dialled.is_ok()) {
             self.record_dial();
         }
@@ -182,8 +184,10 @@ impl<T> Dials<T> {
             turn
         };
         tokio::time::timeout(limit, paused).await.map_err(|_| {
+            let pause = self.pause_end().map_or(Duration::ZERO, |next_dial| next_dial - Instant::now());
             Failure::unavailable(format!(
-                "the server does not answer, and no connection was free within {limit:?}"
+                "the server does not answer, and no connection was free within {limit:?}: it is asked again in \
+                 {pause:.1?}"
             ))
         })
     }
@@ -216,6 +220,8 @@ impl<T> Dials<T> {
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// A short pause is of no use to a hundred clients of a server that needs seconds for a connection of each.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Short timeouts belong to short leases.
+const TIMEOUTS_IN_A_PAUSE: u32 = 10;
 
 #[cfg(test)]
 mod tests;

@@ -44,7 +44,7 @@ impl Server {
         self.all.set(self.all.get() + 1);
         let _dialling = Dialling(self);
         let answered = tokio::time::timeout(TIMEOUT, tokio::time::sleep(self.takes.get())).await;
-        answered.map(|()| self.all.get()).map_err(|_| Failure::unavailable("silent"))
+        answered.map(|()| self.all.get()).map_err(|elapsed| Failure::unavailable("silent").because(elapsed))
     }
 
     async fn connect(&self) -> Result<u32, Failure> {
@@ -222,7 +222,7 @@ async fn hundred_clients_of_a_slow_server_are_connected_in_the_end() {
         let connected_at = free_at.get().max(Instant::now()) + A_DIAL;
         free_at.set(connected_at);
         let connected = tokio::time::timeout(limits.timeout, tokio::time::sleep_until(connected_at)).await;
-        connected.map_err(|_| Failure::unavailable("late"))
+        connected.map_err(|elapsed| Failure::unavailable("late").because(elapsed))
     };
     let client = async || {
         let dials = Dials::new(limits, |()| true);
