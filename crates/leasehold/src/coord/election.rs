@@ -45,8 +45,8 @@ use crate::lock::{Guard, Lock, Mutex, RwLock};
 /// If the store loses a proclaimed value alone, as after [`Client::break_claim`](crate::Client::break_claim),
 /// observers see the value of the campaign again, and the leader does not notice: proclaim it from time to
 /// time if that matters. The same can happen in an outage if the ttl and the lock delay of leadership are together
-/// longer than a quarter of the longest ttl of the store: a value is kept for longer than its leader, and for that
-/// ttl at most.
+/// longer than a quarter of the longest ttl of the store, or if the store takes no longer ttl of readers, as Redisson's
+/// dialect does: a value is kept for longer than its leader where that is possible.
 #[derive(Clone, Debug)]
 pub struct Election {
     leader_lock: Mutex,
@@ -93,10 +93,10 @@ impl Election {
     /// As [`Mutex::lock`](crate::Mutex::lock); `Invalid` for a value longer than 980 bytes, or a name longer than 501
     /// bytes. `Unsupported` for a value that the store cuts or changes, as the table of ShedLock does with one that is
     /// longer than its column, or has control characters. A store that does not promise to show the whole value is
-    /// asked what it shows once this candidate leads, which is then given up.
+    /// asked what it shows once this candidate leads. If it shows another value, or does not answer, leadership is given
+    /// up again.
     pub async fn campaign(&self, value: &str) -> Result<Leadership> {
-        let (candidate, note) = self.candidate(value)?;
-        self.lead(candidate.lock().await?, &note).await
+        self.lead(self.candidate(value)?.lock().await?).await
     }
 
     /// Leads if the election has no leader; `None` if another candidate leads.
@@ -107,9 +107,8 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
-        let (candidate, note) = self.candidate(value)?;
-        match candidate.try_lock().await? {
-            Some(leader_lock) => self.lead(leader_lock, &note).await.map(Some),
+        match self.candidate(value)?.try_lock().await? {
+            Some(leader_lock) => self.lead(leader_lock).await.map(Some),
             None => Ok(None),
         }
     }
@@ -122,9 +121,8 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub async fn try_campaign_for(&self, value: &str, limit: Duration) -> Result<Option<Leadership>> {
-        let (candidate, note) = self.candidate(value)?;
-        match candidate.try_lock_for(limit).await? {
-            Some(leader_lock) => self.lead(leader_lock, &note).await.map(Some),
+        match self.candidate(value)?.try_lock_for(limit).await? {
+            Some(leader_lock) => self.lead(leader_lock).await.map(Some),
             None => Ok(None),
         }
     }
@@ -146,20 +144,18 @@ impl Election {
         Observer { election: self.clone(), seen: None, last_reported: None }
     }
 
-    fn candidate(&self, value: &str) -> Result<(Mutex, Note)> {
+    fn candidate(&self, value: &str) -> Result<Mutex> {
         // Otherwise it could lead, and no observer could look.
         self.value_lock.named("campaign")?;
         let note = note(value, value)?;
         // A grant that came too late for its candidate would be seen as a leader while it lingers.
-        Ok((self.leader_lock.clone().note(note.clone()).linger(Duration::ZERO), note))
+        // Its minimum time begins when it leads for its caller.
+        Ok(self.leader_lock.clone().note(note).linger(Duration::ZERO).min_hold(Duration::ZERO))
     }
 
-    async fn lead(&self, leader_lock: Guard, note: &Note) -> Result<Leadership> {
-        if let Err(error) = check_shown(&self.leader_lock, &leader_lock, note).await {
-            // It never led for its caller, so no minimum time counts.
-            drop(leader_lock.into_hold());
-            return Err(error.with_op("campaign"));
-        }
+    async fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
+        check_shown(&self.leader_lock, &leader_lock).await.map_err(|error| error.with_op("campaign"))?;
+        leader_lock.keep_for(self.leader_lock.min_hold_time());
         // Its claim names this leader, and no successor of the same process.
         leader_lock.hold().pin();
         let (hold, lease) = (leader_lock.hold(), leader_lock.hold().lease().clone());
@@ -276,7 +272,7 @@ impl Leadership {
             }
             next => next?,
         };
-        check_shown(&self.value_lock, &next, &note).await.map_err(|error| error.with_op("proclaim"))?;
+        check_shown(&self.value_lock, &next).await.map_err(|error| error.with_op("proclaim"))?;
         // The new value becomes visible before the old one is removed; of two, the later one counts.
         proclaimed.value = Some(next);
         self.leader_lock.check()
@@ -406,16 +402,16 @@ fn note(value: &str, text: &str) -> Result<Note> {
 ///
 /// # Errors
 /// `Unsupported` if the store cuts or changes it; the failure of a look at what it shows.
-async fn check_shown<K: Kind>(lock: &Lock<K>, claim: &Guard, note: &Note) -> Result<()> {
+async fn check_shown<K: Kind>(lock: &Lock<K>, claim: &Guard) -> Result<()> {
+    // If an owner has it already, it has the note of the first guard.
+    let note = &claim.hold().lease().claim.note;
     if lock.engine().profile().shows(note.as_str().len()).is_ok() {
         return Ok(());
     }
     let (seen, tag) = (lock.inspect().await?, claim.tag());
     match seen.holders.iter().find(|holder| holder.id.tag() == tag) {
         Some(holder) if holder.note != *note => {
-            let shown = holder.note.as_str();
-            let text =
-                format!("this store changes the value, and shows {} bytes of it: {shown:?}", shown.len());
+            let text = "this store does not show the value as it is: choose a shorter one, without control characters";
             Err(Error::new(ErrorKind::Unsupported, "campaign", text).on(claim.resource()))
         }
         // What is not held any more is found by the next check of the guard.

@@ -72,8 +72,8 @@ impl MultiLock {
 
     /// Acquires all of them if all are free now; `None` if one is not.
     ///
-    /// The others were released when `None` is returned. If the store does not confirm that within two seconds, they
-    /// are released in the background, as after an error.
+    /// As a rule the others are released when `None` is returned. Only if the store does not confirm that within two
+    /// seconds, they are released in the background, as after an error.
     ///
     /// # Cancel safety
     /// As [`MultiLock::lock`].

@@ -132,7 +132,7 @@ impl Engine {
 
     /// Returns `true` if this process is a fork of the one that opened the client. Nothing of the client
     /// then belongs to this process.
-    pub(super) fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         !self.process.is_this()
     }
 

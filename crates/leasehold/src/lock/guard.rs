@@ -73,8 +73,13 @@ impl Guard {
 
     /// Begins the minimum time to hold.
     pub(crate) fn begin_min_hold(&self) {
-        if !self.settings.min_hold.is_zero() {
-            let end = self.hold.now().after(self.settings.min_hold);
+        self.keep_for(self.settings.min_hold);
+    }
+
+    /// Lets the lock be held for this time from now at least.
+    pub(crate) fn keep_for(&self, min_hold: Duration) {
+        if !min_hold.is_zero() {
+            let end = self.hold.now().after(min_hold);
             self.hold.keep_until(end);
         }
     }
@@ -82,7 +87,8 @@ impl Guard {
     /// Ends a guard that was never used, without a linger time. Returns the rest of its release, if that is at hand: it
     /// is not if the guards of its owner keep the lock.
     pub(crate) fn end_unused(self) -> Option<impl Future<Output = Result<()>> + Send> {
-        if !self.hold.is_only() {
+        // In a fork the clock is not read.
+        if !self.hold.is_only() || self.hold.engine().is_forked() {
             return None;
         }
         self.hold.pin();

@@ -152,6 +152,11 @@ impl<K: kind::Kind> Lock<K> {
         self.settings.ttl
     }
 
+    /// Returns the value of [`Lock::min_hold`].
+    pub(crate) fn min_hold_time(&self) -> Duration {
+        self.settings.guard.min_hold
+    }
+
     /// Makes the claims of this lock last longer than those of `other` after the last sign of life.
     pub(crate) fn outliving<L: kind::Kind>(mut self, other: &Lock<L>) -> Self {
         self.settings.outlive(&other.settings, &self.engine);

@@ -2,12 +2,13 @@
 //! proclaimed is seen for as long as it leads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{self, Store, ms};
 use leasehold::layer::{Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, Election, ErrorKind, Tuning};
+use leasehold::{Client, Election, ErrorKind, Owner, TokioClock, Tuning};
 use leasehold_conformance::{Around, Wrapped};
 use leasehold_core::{Backend, Failure, Note, Patience, Profile, Resource, Snapshot, SnapshotVersion};
 use tokio::time::Instant;
@@ -121,18 +122,33 @@ async fn observer_whose_answer_is_late_sees_no_older_value() {
     }
 }
 
-/// A store that shows nine bytes of a note, and promises none.
+/// A store that shows nine bytes of a note, and promises none. It can let looks wait for ever.
 #[derive(Debug)]
-struct Narrow(MemoryBackend, Profile);
+struct Narrow {
+    memory: MemoryBackend,
+    profile: Profile,
+    hides: Arc<AtomicBool>,
+}
+
+impl Narrow {
+    /// Opens one, and returns its client and what hides the locks.
+    fn open() -> (Client, Arc<AtomicBool>) {
+        let clock = Arc::new(TokioClock::new());
+        let (memory, hides) = (MemoryBackend::with_clock(clock.clone()), Arc::new(AtomicBool::new(false)));
+        let profile = memory.profile().clone().note_max(0);
+        let narrow = Narrow { memory, profile, hides: hides.clone() };
+        (Client::builder().clock(clock).over(Arc::new(Wrapped(narrow))).unwrap(), hides)
+    }
+}
 
 #[async_trait::async_trait]
 impl Around for Narrow {
     fn inner(&self) -> &dyn Backend {
-        &self.0
+        &self.memory
     }
 
     fn profile(&self) -> &Profile {
-        &self.1
+        &self.profile
     }
 
     async fn inspect(
@@ -141,7 +157,10 @@ impl Around for Narrow {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let mut snapshot = self.0.inspect(resource, seen, patience).await?;
+        if self.hides.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        let mut snapshot = self.memory.inspect(resource, seen, patience).await?;
         for holder in &mut snapshot.holders {
             let short: String = holder.note.as_str().chars().take(9).collect();
             holder.note = Note::new(&short).unwrap();
@@ -152,9 +171,7 @@ impl Around for Narrow {
 
 #[tokio::test]
 async fn value_that_the_store_cuts_is_refused() {
-    let memory = MemoryBackend::new();
-    let profile = memory.profile().clone().note_max(0);
-    let locks = Client::builder().over(Arc::new(Wrapped(Narrow(memory, profile)))).unwrap();
+    let (locks, _) = Narrow::open();
     // It is given up at once all the same.
     let election = locks.election("boss").with(|lock| Ok(lock.min_hold(LONGEST))).unwrap();
     let refused = |error: leasehold::Error| assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -170,4 +187,36 @@ async fn value_that_the_store_cuts_is_refused() {
     refused(leadership.proclaim("").await.unwrap_err());
     assert_eq!(value(&locks).await.as_deref(), Some("nine byte"), "the tag of the leader does not fit");
     leadership.resign().await.unwrap();
+}
+
+/// Its minimum time would begin with the grant.
+#[tokio::test(start_paused = true)]
+async fn candidate_that_leaves_while_its_value_is_looked_at_is_withdrawn() {
+    let (locks, hides) = Narrow::open();
+    let election = locks.election("boss").with(|lock| Ok(lock.min_hold(LONGEST))).unwrap();
+    hides.store(true, Ordering::SeqCst);
+    tokio::time::timeout(ms(100), election.campaign("mine")).await.unwrap_err();
+    hides.store(false, Ordering::SeqCst);
+    let began = Instant::now();
+    let next = locks.election("boss").campaign("next").await.unwrap();
+    assert!(began.elapsed() < TTL, "{:?}", began.elapsed());
+    next.resign().await.unwrap();
+    // It begins when it leads.
+    let leadership = election.campaign("mine").await.unwrap();
+    let began = Instant::now();
+    leadership.resign().await.unwrap();
+    assert!(began.elapsed() >= LONGEST, "{:?}", began.elapsed());
+}
+
+/// The second candidate is the same claim, which has the value of the first.
+#[tokio::test]
+async fn owner_that_leads_already_leads_again() {
+    let (locks, _) = Narrow::open();
+    let owner = Owner::new();
+    let election = locks.election("boss").with(|lock| Ok(lock.owner(&owner))).unwrap();
+    let first = election.campaign("first").await.unwrap();
+    let second = election.campaign("second").await.unwrap();
+    assert_eq!(value(&locks).await.as_deref(), Some("first"));
+    second.resign().await.unwrap();
+    first.resign().await.unwrap();
 }
