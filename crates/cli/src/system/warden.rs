@@ -243,7 +243,7 @@ pub(crate) fn serve_as(fork: Fork) -> u8 {
 /// Obeys the messages, and ends the target when it is time.
 fn end_in_time(target: Target) {
     let mut warden_loop = WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new(), target };
-    while warden_loop.listen() {}
+    while warden_loop.listen(rustix::stdio::stdin()) {}
 }
 
 /// The state of the warden.
@@ -286,19 +286,33 @@ impl Next {
 }
 
 impl WardenLoop {
-    /// Waits for a message or for the time to act. Returns `false` if all is done.
-    fn listen(&mut self) -> bool {
-        let stdin = rustix::stdio::stdin();
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        let ready = poll(&mut fds, self.pause().as_ref());
-        if !matches!(ready, Ok(0) | Err(Errno::INTR)) {
-            let mut bytes = [0; 512];
-            match rustix::io::read(stdin, &mut bytes) {
-                Ok(0) => self.target.kill_all(),
-                Ok(count) => self.unread.extend_from_slice(&bytes[..count]),
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => self.target.kill_all(),
+    /// Waits for messages or for the time to act. Returns `false` if all is done.
+    fn listen(&mut self, messages: impl AsFd) -> bool {
+        let mut pause = self.pause();
+        // All are read before it acts: after a stop many are there, and the first of them are old.
+        loop {
+            let ready = poll(&mut [PollFd::new(&messages, PollFlags::IN)], pause.as_ref());
+            match ready {
+                Ok(0) => break,
+                Err(Errno::INTR) => {}
+                _ if !self.read(&messages) => return false,
+                Ok(_) => {}
+                Err(_) => break,
             }
+            pause = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        self.act();
+        true
+    }
+
+    /// Reads what is there, and obeys the messages that are complete. Returns `false` if all is done.
+    fn read(&mut self, messages: impl AsFd) -> bool {
+        let mut bytes = [0; 512];
+        match rustix::io::read(messages, &mut bytes) {
+            Ok(0) => self.target.kill_all(),
+            Ok(count) => self.unread.extend_from_slice(&bytes[..count]),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => self.target.kill_all(),
         }
         while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.unread.drain(..=end).collect();
@@ -320,7 +334,6 @@ impl WardenLoop {
         if self.unread.len() > MAX_MESSAGE {
             self.unread.clear();
         }
-        self.act();
         true
     }
 
@@ -423,6 +436,8 @@ const END_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -457,5 +472,24 @@ mod tests {
         assert_eq!(Next::Never.kill(at(9)), by_leasehold(9));
         assert_eq!(Next::Kill(at(5)).kill(at(9)), Next::Kill(at(5)));
         assert_eq!(Next::Kill(at(5)).kill(at(3)), by_leasehold(3));
+    }
+
+    /// So many messages are there after a warden was stopped and continues.
+    #[test]
+    fn newest_of_many_messages_counts() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut send = |message: Message| writer.write_all(message.line().as_bytes()).unwrap();
+        let until = |end| Message::Until(end, Duration::from_secs(60));
+        let target = Target::Caller(Signal::TERM);
+        let mut warden_loop =
+            WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new(), target };
+        let end = Moment::from_nanos(u64::MAX / 2);
+        (1..=100).map(Moment::from_nanos).chain([end]).map(until).for_each(&mut send);
+        assert!(warden_loop.listen(&reader));
+        assert_eq!(warden_loop.next, Next::Term(end.after(PRECEDENCE), Duration::from_secs(60)));
+        // Leasehold has ended in order, although the pipe is closed.
+        (1..=100).map(Moment::from_nanos).map(until).chain([Message::Done]).for_each(send);
+        drop(writer);
+        assert!(!warden_loop.listen(&reader));
     }
 }
