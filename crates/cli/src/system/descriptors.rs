@@ -1,7 +1,8 @@
 //! Descriptors that this process was started with, by their numbers.
 //!
-//! Ground rules: a number is looked at once, while the command line is read, before this process opens
-//! anything: later it may be the number of something else. The command inherits none of them.
+//! Ground rules: a number is looked at once, while the command line is read: later it may be the number of something
+//! else. Whatever this process opens is marked to be closed by an `exec`, and whatever it has inherited is not. So a
+//! number with the mark counts as not open: the fork of `run` comes first. The command inherits none of them.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -35,13 +36,28 @@ impl FromStr for InheritedFd {
         let taken = match number {
             1 => io::stdout().as_fd().try_clone_to_owned(),
             2 => io::stderr().as_fd().try_clone_to_owned(),
-            3.. => take(number, OpenOptions::new().append(true)),
+            3.. => inherited(number).and_then(|()| take(number, OpenOptions::new().append(true))),
             _ => return Err(complaint()),
         };
         let taken = taken.and_then(|fd| writable(&fd).map(|()| fd));
         taken.map(|fd| InheritedFd(Arc::new(fd))).map_err(|error| {
             format!("descriptor {number} cannot be written to ({error}): open it before, as in {number}>FILE")
         })
+    }
+}
+
+/// Requires that this process has not opened the descriptor itself.
+///
+/// # Errors
+/// It has.
+fn inherited(number: i32) -> io::Result<()> {
+    // Without such a file, no fork was made, and nothing is open.
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or_default();
+    match flags & OFlags::CLOEXEC.bits() {
+        0 => Ok(()),
+        _ => Err(rustix::io::Errno::BADF.into()),
     }
 }
 
@@ -119,9 +135,15 @@ pub(crate) fn take(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> 
 
 #[cfg(target_os = "linux")]
 fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
     let own = pidfd_open(getpid(), PidfdFlags::empty());
+    // The number was free until now.
+    if own.as_ref().is_ok_and(|own| own.as_raw_fd() == number) {
+        return Err(rustix::io::Errno::BADF.into());
+    }
     match own.and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty())) {
         Ok(fd) => Ok(fd),
         Err(error @ rustix::io::Errno::BADF) => Err(error.into()),

@@ -155,6 +155,24 @@ fn place_that_cannot_be_written_is_refused_before_the_lock() {
     holder.end().expect(0);
 }
 
+/// When the command line is read, the fork for the warden exists already, with a socket and a handle.
+#[test]
+fn descriptor_that_only_leasehold_has_opened_is_refused() {
+    let sandbox = Sandbox::new();
+    let start = |verb: &str, number: u32, file: &str| {
+        let command = format!("leasehold {verb} --status-fd {number} job -- echo began {file}");
+        Started::new(sandbox.sh(&format!("exec 3>&- 4>&- 5>&- 6>&-; {command}"))).end()
+    };
+    for number in 3..=6 {
+        for verb in ["run", "elect"] {
+            let refused = start(verb, number, "").expect(64).says(&format!("{number}>FILE"));
+            assert_eq!(refused.out, "", "{verb} {number}");
+        }
+        start("run", number, &format!("{number}>status")).expect(0);
+        assert!(std::fs::read_to_string(sandbox.path("status")).unwrap().contains("\"exit\""), "{number}");
+    }
+}
+
 #[test]
 fn reader_that_does_not_read_delays_neither_renewal_nor_end() {
     let Some(redis) = Redis::start_or_skip() else { return };
