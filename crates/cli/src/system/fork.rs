@@ -58,8 +58,8 @@ mod linux {
         socketpair,
     };
     use rustix::process::{
-        Pid, PidfdFlags, PrctlMmMap, Signal, WaitId, WaitIdOptions, configure_virtual_memory_map, getppid,
-        pidfd_open, pidfd_send_signal, setpgid, waitid,
+        Pid, PidfdFlags, PrctlMmMap, Signal, WaitId, WaitIdOptions, WaitOptions,
+        configure_virtual_memory_map, getppid, pidfd_open, pidfd_send_signal, setpgid, waitid, waitpid,
     };
     use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 
@@ -102,8 +102,12 @@ mod linux {
         let _ = before.thread_set_mask();
         let Ok(ForkResult::Parent { child }) = forked else { return None };
         let pid = Pid::from_raw(child.as_raw())?;
-        // Without a handle it ends, since its socket is closed, and is never mistaken for another.
-        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+            // Without a handle it could be mistaken for another later. It ends, since its socket is closed.
+            drop(socket);
+            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+            return None;
+        };
         Some(Forked::Leasehold(Some(Spare { pid, handle, socket: Some(socket) })))
     }
 

@@ -137,6 +137,20 @@ fn run_whose_fork_was_killed_starts_a_warden() {
     wait_until_gone(warden);
 }
 
+/// As where a filter of system calls does not know handles of processes.
+#[test]
+fn fork_without_a_handle_is_reaped() {
+    let sandbox = Sandbox::new();
+    let trace = "strace -f -qq -o /dev/null -e trace=pidfd_open -e inject=pidfd_open:error=EPERM";
+    if Started::new(sandbox.sh(&format!("{trace} true"))).end().status.code() != Some(0) {
+        leasehold_testkit::require::skip("strace", "it cannot be started, or is not allowed");
+        return;
+    }
+    let script = format!("exec {trace} leasehold run job -- sh -c 'ps -o stat= --ppid $PPID'");
+    let states = Started::new(sandbox.sh(&script)).end().expect(0).out;
+    assert!(states.lines().count() >= 2 && !states.contains('Z'), "{states}");
+}
+
 #[test]
 fn command_that_replaces_leasehold_has_no_child() {
     let sandbox = Sandbox::new();
