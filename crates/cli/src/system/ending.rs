@@ -146,6 +146,8 @@ pub(crate) const WARDEN_NAME: &str = "lh-warden";
 const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The argument of a warden that names the leader of the group of leasehold, after the name and the id of leasehold.
 pub(crate) const LEADER: usize = 2;
+/// A warden that is killed ends once it has a core.
+pub(crate) const END_LIMIT: Duration = Duration::from_secs(5);
 /// The bounds of the pause between two checks for killed processes that still exist.
 const END_PAUSE: Duration = Duration::from_millis(2);
 const KILL_PAUSE: Duration = Duration::from_millis(100);

@@ -47,6 +47,8 @@ mod linux {
     use std::os::fd::{AsFd, OwnedFd};
     use std::ptr::{null_mut, with_exposed_provenance_mut, write_bytes};
 
+    use leasehold::SystemClock;
+    use leasehold::backend::Clock;
     use nix::libc;
     use nix::sys::signal::{SigSet, SigmaskHow};
     use nix::unistd::ForkResult;
@@ -65,7 +67,7 @@ mod linux {
 
     use super::Forked;
     use crate::system::descriptors::close_inherited;
-    use crate::system::ending::{WARDEN_NAME, take_name};
+    use crate::system::ending::{END_LIMIT, WARDEN_NAME, take_name};
     use crate::system::processes::{Identity, Process};
 
     /// A fork, as this process has it. It ends when this is dropped.
@@ -146,8 +148,14 @@ mod linux {
                 return;
             }
             let _ = pidfd_send_signal(&self.handle, Signal::KILL);
-            let end = || waitid(WaitId::PidFd(self.handle.as_fd()), WaitIdOptions::EXITED);
-            while matches!(end(), Err(Errno::INTR)) {}
+            // The handle is ready at its end. The limit is for one that hangs in the kernel.
+            let limit = SystemClock.now().after(END_LIMIT);
+            let has_ended = || {
+                let rest = Timespec::try_from(SystemClock.now().until(limit)).ok();
+                poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], rest.as_ref())
+            };
+            while matches!(has_ended(), Err(Errno::INTR)) {}
+            let _ = waitid(WaitId::PidFd(self.handle.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
     }
 

@@ -42,7 +42,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::ending::{LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree, take_name};
+use crate::system::ending::{
+    END_LIMIT, LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree, take_name,
+};
 use crate::system::fork::{Fork, Spare};
 use crate::system::processes::{self, Identity};
 use crate::system::token::{Token, take_from};
@@ -430,8 +432,6 @@ const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
 /// The argument that names the first copy of the caller, after the leader and the signal.
 const FIRST_COPY: usize = LEADER + 2;
-/// A warden that is killed ends once it has a core.
-const END_LIMIT: Duration = Duration::from_secs(5);
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
