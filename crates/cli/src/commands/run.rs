@@ -13,6 +13,7 @@ use std::time::Duration;
 use leasehold::SystemClock;
 use leasehold::backend::{Clock, Moment};
 use rustix::process::Signal;
+use tokio::time::Instant;
 
 use crate::exit::{Exit, Problem};
 use crate::output::status::{Ender, Event, Sinks, Status};
@@ -102,15 +103,22 @@ pub(crate) async fn hold_and_run(
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
     status.report(&Event::Waiting);
-    let store = tokio::select! {
-        biased;
-        signal = signals.sent_to_childless() => return Ok(Ended::waiting(signal)),
-        store = request.store.open(request.note.clone()) => store,
+    let limit = Instant::now() + SPARE_LIMIT;
+    let open = async {
+        tokio::select! {
+            biased;
+            signal = signals.sent_to_childless() => Err(signal),
+            store = request.store.open(request.note.clone()) => Ok(store),
+        }
     };
-    let locks = store?;
+    let locks = match spare_until(limit, &mut spare, open).await {
+        Ok(store) => store?,
+        Err(signal) => return Ok(Ended::waiting(signal)),
+    };
     opened();
     tracing::debug!(store = request.store.shown(), "the store is open");
-    let taken = spare_for_a_while(&mut spare, LockHold::take(request, &locks, signals, stderr, status)).await;
+    let take = LockHold::take(request, &locks, signals, stderr, status);
+    let taken = spare_until(limit, &mut spare, take).await;
     let ended = match taken {
         Ok(Taken::Held(hold)) => {
             let held = HeldRun { request, hold, signals, stderr, status };
@@ -146,15 +154,15 @@ pub(crate) async fn hold_and_run(
     ended.map(|ended| Ended { asked: asked.or(ended.asked), ..ended })
 }
 
-/// Waits for the lock. Only a wait that is over soon keeps the spare process: many may wait long, and each of them would
-/// be two processes.
-async fn spare_for_a_while<T>(spare: &mut Option<Spare>, wait: impl Future<Output = T>) -> T {
+/// Waits for the store or the lock. Only a wait that is over by the limit keeps the spare process: many may wait long,
+/// and each of them would be two processes.
+async fn spare_until<T>(limit: Instant, spare: &mut Option<Spare>, wait: impl Future<Output = T>) -> T {
     let mut wait = pin!(wait);
     if spare.is_some() {
         tokio::select! {
             biased;
             taken = &mut wait => return taken,
-            () = tokio::time::sleep(SPARE_LIMIT) => *spare = None,
+            () = tokio::time::sleep_until(limit) => *spare = None,
         }
     }
     wait.await
@@ -280,5 +288,5 @@ impl HeldRun<'_> {
 }
 
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
-/// The longest wait that keeps the spare process.
+/// The longest wait for the store and the lock that keeps the spare process.
 const SPARE_LIMIT: Duration = Duration::from_secs(1);

@@ -120,18 +120,43 @@ fn run_that_waits_has_no_warden() {
 }
 
 #[test]
-fn run_whose_fork_was_killed_starts_a_warden() {
+fn run_whose_store_is_away_has_no_warden() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let sandbox = Sandbox::on(&redis.server.url());
+    let sandbox = Sandbox::on(&format!("{}?timeout=60s", redis.server.url()));
     redis.server.stop().unwrap();
-    let running = sandbox.start(&["job"], "echo $$; exec sleep 1000");
+    let waiter = sandbox.start(&["--status-file", "status", "job"], "echo in");
+    // The fork is made before.
+    eventually(|| match fs::read_to_string(sandbox.path("status")) {
+        Ok(status) if status.contains("waiting") => Ok(()),
+        status => Err(format!("{status:?}")),
+    });
+    wait_until_childless(waiter.pid());
+    redis.server.resume().unwrap();
+    waiter.line_with("in");
+    waiter.end().expect(0);
+}
+
+#[test]
+fn run_whose_fork_was_killed_starts_a_warden() {
+    let sandbox = Sandbox::new();
+    // The configuration is read after the fork, and as soon as it is written.
+    let config = sandbox.path("config");
+    Started::new(sandbox.sh("mkfifo -m 600 config")).end().expect(0);
+    let command = ["run", "--store", "own", "job", "--", "sh", "-c", "echo $$; exec sleep 1000"];
+    let mut command = sandbox.leasehold(&command);
+    command.env("LEASEHOLD_CONFIG", &config);
+    let running = Started::new(command);
     let leasehold = running.pid().as_raw_pid();
     let fork = eventually(|| children(leasehold).trim().parse::<i32>().map_err(|error| error.to_string()));
     kill_process(Pid::from_raw(fork).unwrap(), Signal::KILL).unwrap();
-    redis.server.resume().unwrap();
+    let store = sandbox.path("store");
+    fs::write(&config, format!("[stores.own]\nurl = \"file://{}\"\n", store.display())).unwrap();
     let command = number(&running.line_with(""));
-    let warden = number(&children(leasehold));
-    assert_ne!(warden, fork);
+    let warden = eventually(|| {
+        let others =
+            children(leasehold).split_whitespace().map(|pid| pid.parse().unwrap()).find(|pid| *pid != fork);
+        others.ok_or("only the fork".to_owned())
+    });
     running.signal(Signal::KILL);
     wait_until_gone(command);
     wait_until_gone(warden);
