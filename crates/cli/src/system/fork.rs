@@ -6,7 +6,8 @@
 //!
 //! Ground rules: the process has one thread when it forks, so the fork may do all that a program may. The fork keeps
 //! nothing of leasehold's: no descriptor, no directory, no command line that shows it, and nothing of its environment,
-//! also not in its memory. All of that is done before it says that it is ready. If a step fails, it ends.
+//! also not in its memory, where words of the command line can be left. All of that is done before it says that it is
+//! ready. If a step fails, it ends.
 
 #![cfg_attr(
     target_os = "linux",
@@ -272,7 +273,7 @@ mod linux {
         }
 
         /// Lets these be the words of the command line, each with a zero byte behind it, and the environment be empty.
-        /// The memory does not keep the former ones.
+        /// The memory does not keep the former environment. Copies of the former words can be left on the heap.
         ///
         /// # Errors
         /// The kernel refuses it.
