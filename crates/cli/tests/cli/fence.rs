@@ -43,7 +43,10 @@ fn fence_that_stays_locked_is_reported_as_busy() {
     sandbox.end(&check).expect(0);
     let stopped = std::fs::File::open(sandbox.path("stock.fence")).unwrap();
     stopped.lock().unwrap();
-    sandbox.end(&check).expect(75).says("stock.fence stays locked");
+    sandbox
+        .end(&check)
+        .expect(75)
+        .says("stock.fence stays locked: a process that uses it is at work, stopped or hangs; wait for it");
     stopped.unlock().unwrap();
     sandbox.end(&check).expect(0);
 }

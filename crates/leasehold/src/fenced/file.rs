@@ -27,7 +27,8 @@ use crate::random;
 /// twice, are not detected here.
 ///
 /// Calls block for the length of a few system calls and a sync to disk. While another call on the same file is under
-/// way, they wait for its end, but no longer than 5 s: then they fail with [`FencedFileError::Busy`]. A process that is
+/// way, they wait for its end, but no longer than 5 s: then they fail with [`FencedFileError::Busy`]. Those that wait
+/// have no order, and a large file or a slow disk can take as long, so the call may be repeated. A process that is
 /// stopped in the middle of a call, by SIGSTOP or in a frozen container, excludes all others: it has to continue, or
 /// to be ended.
 ///
@@ -100,10 +101,10 @@ pub enum FencedFileError {
     /// The lock has no fence to compare; nothing was read or written.
     #[error(transparent)]
     NoFence(#[from] NoFence),
-    /// Another call on the file lasted longer than 5 s, and its process may be stopped; nothing was read or written.
+    /// The file was not free within 5 s: a process that uses it is at work, stopped or hangs. Nothing was read or written.
     #[error(
-        "{path} stays locked: a process that uses it is stopped or hangs; let it continue, or end it (`fuser -v {path}` \
-         shows which), and try again"
+        "{path} stays locked: a process that uses it is at work, stopped or hangs; wait for it, let it continue, or end \
+         it (`fuser -v {path}` shows which), and try again"
     )]
     Busy {
         /// The path of the fence.
@@ -277,7 +278,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The longest wait for the end of another call: far longer than a sync to disk takes.
+/// The longest wait for the end of other calls. Most syncs to disk take far less; a caller that blocks the only thread
+/// of a runtime for longer could lose its lock.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The pause before the fence is tried again, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
