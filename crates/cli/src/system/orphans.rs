@@ -1,7 +1,7 @@
 //! Orphaned processes: this process inherits them if it is the first process of a container, or on request.
 //!
-//! Ground rules: only processes that have ended are waited for, by their ids, and never a process that
-//! this one has started itself.
+//! Ground rules: only processes that have ended are waited for, by their ids, and never a process whose id another part
+//! of this one relies on. The spare process of `run` has a handle, and may be reaped here if it is killed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

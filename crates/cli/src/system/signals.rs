@@ -82,8 +82,8 @@ impl Signals {
         }
     }
 
-    /// Waits for one that ends this process, which has no children of its own at this time: those that end are orphans,
-    /// and are reaped.
+    /// Waits for one that ends this process, which waits for no child by its id at this time: those that end are orphans,
+    /// and are reaped. So is a spare process that is killed.
     pub(crate) async fn sent_to_childless(&mut self) -> Signal {
         loop {
             match self.first(|event| event != SignalEvent::Continued).await {
