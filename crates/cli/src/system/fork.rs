@@ -19,9 +19,9 @@ pub(crate) use linux::{Fork, Spare};
 
 /// The process that continues after [`fork`].
 pub(crate) enum Forked {
-    /// It is the fork.
+    /// The fork.
     Fork(Fork),
-    /// It is still leasehold; `None` where there is no fork.
+    /// This one, which continues as leasehold; `None` without a fork.
     Leasehold(Option<Spare>),
 }
 

@@ -211,7 +211,7 @@ async fn dial_that_opens_a_connection_causes_no_pause() {
     assert_eq!((first.unwrap(), second.unwrap()), (1, 2));
 }
 
-/// The server goes on with connections that were given up, so a hundred dials side by side are all too late. It needs
+/// The server continues with connections that were given up, so a hundred dials side by side are all too late. It needs
 /// two seconds for them, and a client waits for 0.7 s.
 #[tokio::test(start_paused = true)]
 async fn hundred_clients_of_a_slow_server_are_connected_in_the_end() {
