@@ -130,8 +130,8 @@ impl<T> Dials<T> {
     }
 
     /// Returns an idle connection, or the one that `dial` opens. While the server does not answer, one caller dials at
-    /// a time, with pauses in between that grow to ten timeouts and five seconds at most. Each waits for as long as a dial may take: for its
-    /// turn, for the end of the pause, for a connection that is returned, or for an answer.
+    /// a time, with pauses in between that grow to ten timeouts and five seconds at most. Each waits for as long as a
+    /// dial may take: for its turn, for the end of the pause, for a connection that is returned, or for an answer.
     ///
     /// # Errors
     /// The failure of `dial`, and `Unavailable` if others dialled, or the pause lasted, for so long.
@@ -184,10 +184,12 @@ impl<T> Dials<T> {
             turn
         };
         tokio::time::timeout(limit, paused).await.map_err(|_| {
-            let pause = self.pause_end().map_or(Duration::ZERO, |next_dial| next_dial - Instant::now());
+            let again = self.pause_end().map(|next_dial| {
+                format!(", and is asked again in {:.1?}", next_dial.saturating_duration_since(Instant::now()))
+            });
             Failure::unavailable(format!(
-                "the server does not answer, and no connection was free within {limit:?}: it is asked again in \
-                 {pause:.1?}"
+                "the server does not answer{}: no connection was free within {limit:?}",
+                again.unwrap_or_default()
             ))
         })
     }

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use leasehold_backend::session::{
     Answer, Capacity, Holder, Session, SessionBackend, SessionRequest, Sessions, Sharing,
 };
+use leasehold_backend::sql::dial_in_turn;
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Durability, Failure, Fence, FenceGrade, Finding, Liveness, LockSupport,
     Moment, Profile, Resource, ResourceSummary, Severity, WaitMode,
@@ -380,8 +381,8 @@ impl Sessions for MemorySessions {
             (state.opening, state.is_unreachable)
         });
         if is_unreachable {
-            tokio::time::sleep(ANSWER_LIMIT).await;
-            return Err(Failure::unavailable("the server does not answer"));
+            let silent = |_: &&str| std::future::pending();
+            return dial_in_turn(&["the server"], ANSWER_LIMIT, silent).await;
         }
         if !opening.is_zero() {
             tokio::time::sleep(opening).await;
