@@ -12,8 +12,8 @@ use crate::url::sql::SqlOptions;
 /// Dials one endpoint after the other, each for `limit` at most, until one is connected.
 ///
 /// # Errors
-/// The failure of the last one; see [`is_silent`]. A failure that is not `Unavailable` ends the search: no other endpoint
-/// is dialled.
+/// The failure of the last one; its cause is the `Elapsed` of tokio if that one did not answer. A failure that is not
+/// `Unavailable` ends the search: no other endpoint is dialled.
 pub async fn dial_in_turn<'a, E, T, F>(
     endpoints: &'a [E],
     limit: Duration,
