@@ -113,7 +113,7 @@ impl Guard {
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.
-    pub(crate) fn into_hold(self) -> Option<Hold> {
+    pub(super) fn into_hold(self) -> Option<Hold> {
         self.hold.into_hold()
     }
 
