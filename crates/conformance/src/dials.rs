@@ -7,19 +7,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_core::Backend;
+use leasehold_core::{Backend, Effect, Failure};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use crate::calls::{LONG, claim, look_once};
+use crate::calls::{LONG, claim, in_the_end, look_once};
 
 /// A way to the server that a test can interrupt.
 #[derive(Debug)]
 pub struct Way<S, H, C> {
-    /// Cuts the connections, and leads new ones to a [silent server](start_silent).
+    /// Lets nothing be answered.
     pub silence: S,
-    /// Leads new connections to the server again.
+    /// Leads to the server again.
     pub heal: H,
     /// Returns how many connections are open now, and how many were accepted since the start.
     pub count: C,
@@ -28,7 +28,8 @@ pub struct Way<S, H, C> {
 /// Checks that a client of so many tasks opens one connection at a time while the server does not answer
 /// within `timeout`, and that all of its tasks proceed when it answers.
 ///
-/// It may have two sets of connections: those that hold locks, and those for everything else.
+/// The way is [interrupted](Way::silence) by a cut, and leads new connections to a [silent server](start_silent). The
+/// client may have two sets of connections: those that hold locks, and those for everything else.
 ///
 /// # Panics
 /// If that is not so.
@@ -40,7 +41,7 @@ pub async fn tasks_dial_one_at_a_time(
 ) {
     let Way { silence, heal, count } = way;
     silence();
-    // It finds out, and closes what it had.
+    // The client finds out, and closes what it had.
     while look_once(&*backend, &claim("first", LONG)).await.is_ok() {}
     until("the first attempts are over", || count().0 == 0).await;
     let (before, began) = (count().1, Instant::now());
@@ -70,6 +71,42 @@ pub async fn tasks_dial_one_at_a_time(
     heal();
     let healed = tokio::time::timeout(LIMIT, asking.join_all()).await;
     assert!(healed.is_ok(), "some tasks were not granted what nobody else wants");
+}
+
+/// Checks that a set of connections records a statement without an answer, dials within its limit from then on, and
+/// without one from the next answer on.
+///
+/// `ask` sends a statement, and `forget` drops the idle connections. The way is [interrupted](Way::silence) so that
+/// nothing is answered, also over the connections that are open.
+///
+/// # Panics
+/// If that is not so.
+pub async fn lost_statement_limits_dials_until_an_answer(
+    ask: impl AsyncFn() -> Result<(), Failure>,
+    forget: impl Fn(),
+    way: Way<impl Fn(), impl Fn(), impl Fn() -> (usize, u64)>,
+) {
+    let Way { silence, heal, count } = way;
+    let ask_four = async || {
+        let before = count().1;
+        let answers = tokio::join!(ask(), ask(), ask(), ask());
+        assert!(answers.0.is_err() && answers.1.is_err() && answers.2.is_err() && answers.3.is_err());
+        count().1 - before
+    };
+    // The second time, one was answered meanwhile.
+    for _ in 0..2 {
+        in_the_end(|| ask()).await;
+        forget();
+        silence();
+        assert_eq!(ask_four().await, 4, "nothing was unanswered before");
+        heal();
+        in_the_end(|| ask()).await;
+        silence();
+        let lost = ask().await.map_err(|failure| failure.effect);
+        assert_eq!(lost, Err(Effect::Unknown), "a statement");
+        assert!(ask_four().await < 4);
+        heal();
+    }
 }
 
 /// Starts a server that accepts connections and says nothing, until the runtime ends.

@@ -145,7 +145,7 @@ const MAX_TRIES: u32 = 20;
 
 #[cfg(test)]
 mod tests {
-    use leasehold_conformance::calls::in_the_end;
+    use leasehold_conformance::dials;
     use leasehold_core::Effect;
     use leasehold_testkit::{PostgresServer, Proxy, Way};
 
@@ -177,27 +177,12 @@ mod tests {
         let proxy = Proxy::start(server.addr()).await.unwrap();
         let url = format!("{}?timeout=2s", server.url_at(proxy.addr()));
         let pool = Pool::new(Arc::new(PostgresConfig::parse(&url).unwrap()));
-        let ask = || pool.run_once("SELECT 1");
-        let ask_four = async || {
-            let before = proxy.accepted();
-            let answers = tokio::join!(ask(), ask(), ask(), ask());
-            assert!(answers.0.is_err() && answers.1.is_err() && answers.2.is_err() && answers.3.is_err());
-            proxy.accepted() - before
+        let ask = async || pool.run_once("SELECT 1").await.map(drop).map_err(Refusal::into_failure);
+        let way = dials::Way {
+            silence: || proxy.blackhole(Way::Both),
+            heal: || proxy.heal().unwrap(),
+            count: || (proxy.connections(), proxy.accepted()),
         };
-        let ask_in_the_end = || in_the_end(|| async { ask().await.map_err(Refusal::into_failure) });
-        // The second time, one was answered meanwhile.
-        for _ in 0..2 {
-            ask_in_the_end().await;
-            pool.dials.clear();
-            proxy.blackhole(Way::Both);
-            assert_eq!(ask_four().await, 4, "nothing was unanswered before");
-            proxy.heal().unwrap();
-            ask_in_the_end().await;
-            proxy.blackhole(Way::Both);
-            let Err(Refusal::Failed(failure)) = ask().await else { panic!("it was answered") };
-            assert_eq!(failure.effect, Effect::Unknown, "{failure}");
-            assert!(ask_four().await < 4);
-            proxy.heal().unwrap();
-        }
+        dials::lost_statement_limits_dials_until_an_answer(ask, || pool.dials.clear(), way).await;
     }
 }
