@@ -26,6 +26,9 @@
 //! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. The
 //! answer to a direct request may be dropped, and its claim is then released. A result that a dropped
 //! caller no longer wants is released by the code that fails to deliver it.
+//!
+//! `mutant!("name")` is a past defect that the simulation (`sim/engine`) puts back to see that it finds it. It is
+//! `false` in every other build: read the code as if it were not there.
 
 mod acquire;
 mod backend_call;
