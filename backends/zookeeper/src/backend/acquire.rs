@@ -25,7 +25,7 @@ use crate::protocol::proof::ZooKeeperProof;
 use crate::protocol::queue::{Blockers, NodeQueue};
 use crate::protocol::resource_view;
 use crate::state::claim_table::{OwnNode, Stage};
-use crate::state::uncontended::{FastPath, Watched};
+use crate::state::uncontended::{KnownBefore, Watched};
 
 /// The findings of one look.
 pub(crate) enum Look {
@@ -256,10 +256,10 @@ impl Ensemble {
         let path = format!("{container}/{stem}");
         let above = self.names.container_options();
         let (data, options) = (layout::data(self.names.dialect(), role, claim), self.names.entry_options());
-        let mut fast = match role {
-            NodeRole::Queue => self.uncontended.fast_path(&claim.resource, session.id),
+        let mut before = match role {
+            NodeRole::Queue => self.uncontended.take(&claim.resource, session.id),
             // There the queue alone does not say which claims hold.
-            NodeRole::Locks | NodeRole::Leases => FastPath::None,
+            NodeRole::Locks | NodeRole::Leases => KnownBefore::None,
         };
         let bytes = self.bytes_of(claim);
         let mut makes_container = self.names.dialect() != Dialect::Kazoo && !self.recent.is(&container, now);
@@ -271,13 +271,13 @@ impl Ensemble {
             // is missing.
             let made = makes_container.then(|| session.client.create(&container, b"", &above));
             let create = session.client.create(&path, data.as_bytes(), &options);
-            let permit = match fast {
-                FastPath::WorthWatching => session.watches.take_spare(&container),
+            let permit = match before {
+                KnownBefore::WorthWatching => session.watches.take_spare(&container),
                 _ => None,
             };
             let watch = permit.as_ref().map(|_| session.client.check_and_watch_stat(&container));
             let list =
-                (!matches!(fast, FastPath::After(..))).then(|| session.client.get_children(&container));
+                (!matches!(before, KnownBefore::After(..))).then(|| session.client.get_children(&container));
             let all = async {
                 let (made, watch, list) =
                     (OptionFuture::from(made), OptionFuture::from(watch), OptionFuture::from(list));
@@ -288,7 +288,7 @@ impl Ensemble {
             match created {
                 // The container was never made, or was removed since it was empty.
                 Err(Error::NoNode) => {
-                    fast = FastPath::None;
+                    before = KnownBefore::None;
                     self.claims.forget(claim.id);
                     // If it was tried already, the node above it is missing.
                     if makes_container || self.names.dialect() == Dialect::Kazoo {
@@ -311,9 +311,9 @@ impl Ensemble {
                     }
                     self.claims.set(claim, session.id, Stage::Queued(own.clone()));
                     if let (Some(Ok((Some(_), watcher))), Some(permit)) = (watching, permit) {
-                        fast = FastPath::Watching(Watched::new(session.id, Watching::Watch(watcher, permit)));
+                        before = KnownBefore::Watching(Watched::new(session.id, Watching::Watch(watcher, permit)));
                     }
-                    return match self.queue_of_newcomer(session, claim, &own, fast, listed).await {
+                    return match self.queue_of_newcomer(session, claim, &own, before, listed).await {
                         Ok(queue) => Ok(Some((own, queue))),
                         // The place exists and is known; it may even hold.
                         Err(failure) => Err(failure.with_effect(Effect::Unknown)),
@@ -332,18 +332,18 @@ impl Ensemble {
         session: &EnsembleSession,
         claim: &Claim,
         own: &OwnNode,
-        fast_path: FastPath,
+        before: KnownBefore,
         listed: Option<Result<(Vec<String>, Stat), Error>>,
     ) -> Result<NodeQueue, Failure> {
         let number = self.names.number(&own.name);
         let mut watched = None;
-        let follows = match fast_path {
-            FastPath::None | FastPath::WorthWatching => false,
-            FastPath::Watching(watching) => {
+        let follows = match before {
+            KnownBefore::None | KnownBefore::WorthWatching => false,
+            KnownBefore::Watching(watching) => {
                 watched = Some(watching);
                 false
             }
-            FastPath::After(last, mut watching) => {
+            KnownBefore::After(last, mut watching) => {
                 let there = !watching.is_gone();
                 watched = there.then_some(watching);
                 there && number == Some(last.wrapping_add(1))

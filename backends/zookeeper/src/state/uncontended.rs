@@ -38,7 +38,7 @@ pub(crate) struct Watched {
 }
 
 /// The knowledge that a claim has before its node is made.
-pub(crate) enum FastPath {
+pub(crate) enum KnownBefore {
     /// Nothing is known.
     None,
     /// It may be worth a watch: this client was alone there before.
@@ -51,14 +51,14 @@ pub(crate) enum FastPath {
 
 impl Uncontended {
     /// Takes what the next claim on a resource can rely on; no other claim can then.
-    pub(crate) fn fast_path(&self, resource: &Resource, session: i64) -> FastPath {
+    pub(crate) fn take(&self, resource: &Resource, session: i64) -> KnownBefore {
         let mut known = self.lock();
         match known.remove(resource) {
-            None => FastPath::None,
+            None => KnownBefore::None,
             Some(Alone::Last { watched, number, gone: true }) if watched.session == session => {
-                FastPath::After(number, watched)
+                KnownBefore::After(number, watched)
             }
-            Some(_) => FastPath::WorthWatching,
+            Some(_) => KnownBefore::WorthWatching,
         }
     }
 
@@ -127,20 +127,20 @@ mod tests {
     #[test]
     fn only_what_is_gone_is_counted_on_and_by_one_claim_only() {
         let (uncontended, name) = (Uncontended::default(), Resource::new("r").unwrap());
-        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::None));
+        assert!(matches!(uncontended.take(&name, 1), KnownBefore::None));
         uncontended.record_alone(&name, 4, None);
-        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::WorthWatching));
+        assert!(matches!(uncontended.take(&name, 1), KnownBefore::WorthWatching));
         uncontended.record_alone(&name, 5, Some(watched(1)));
         uncontended.record_gone(&name, 4);
-        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::WorthWatching), "5 still stands");
+        assert!(matches!(uncontended.take(&name, 1), KnownBefore::WorthWatching), "5 still stands");
         uncontended.record_alone(&name, 6, Some(watched(1)));
         uncontended.record_gone(&name, 6);
-        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::After(6, _)));
-        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::None));
+        assert!(matches!(uncontended.take(&name, 1), KnownBefore::After(6, _)));
+        assert!(matches!(uncontended.take(&name, 1), KnownBefore::None));
         uncontended.record_alone(&name, 7, Some(watched(1)));
         uncontended.record_gone(&name, 7);
         assert!(
-            matches!(uncontended.fast_path(&name, 2), FastPath::WorthWatching),
+            matches!(uncontended.take(&name, 2), KnownBefore::WorthWatching),
             "the watch was another session's"
         );
     }
