@@ -4,7 +4,7 @@ use std::future::ready;
 
 use leasehold_core::{AtOnce, Claim, DirectReply, Grant, Moment, Release};
 
-use super::short_way::{Call, ShortWay, counts_like_any_other, passes_no_queue};
+use super::fast_path::{Call, ShortWay, counts_like_any_other, passes_no_queue};
 use crate::client::TestClient;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;

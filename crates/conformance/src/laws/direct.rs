@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, DirectAnswer, DirectRelease, DirectReply, Grant, Moment, Release};
 
-use super::short_way::{Call, ShortWay, counts_like_any_other, passes_no_queue};
+use super::fast_path::{Call, ShortWay, counts_like_any_other, passes_no_queue};
 use crate::client::{HANG, TestClient, within};
 use crate::not_kept::{Checked, NotKept};
 use crate::trial::Trial;
