@@ -8,7 +8,7 @@ use crate::{Claim, Grant, Moment, Release};
 /// Requests that a backend can send without waiting, over an open connection.
 ///
 /// A task and two channels cost as much as a request. So the engine lets the caller of an uncontended lock send the
-/// request and wait for the answer, before it begins the longer way over
+/// request and wait for the answer, before it takes the slow path over
 /// [`Backend::contend`](crate::Backend::contend).
 ///
 /// A caller that awaits a release sends it in the same way.
@@ -18,7 +18,7 @@ pub trait DirectRequests: Debug + Send + Sync {
     /// Sends the request for a claim that no call has named before, and returns its answer. It asks once, and leaves
     /// no place in the queue. A grant counts from `asked_at`.
     ///
-    /// `None` is always right: nothing was sent, and the engine goes the longer way. A backend returns it if it would
+    /// `None` is always right: nothing was sent, and the engine takes the slow path. A backend returns it if it would
     /// have to wait before it sends, for a connection or a permit. It must not block.
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer>;
 

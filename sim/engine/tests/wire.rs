@@ -66,7 +66,7 @@ impl Wire {
         let faults = dice.one_of(&[0, 0, 5, 20, 50]);
         let slow = dice.one_of(&[0, 20, 60]);
         let parts = dice.one_of(&[1, 1, 3]);
-        // Most decline: what is decided at once never meets what the longer way has.
+        // Most decline: what is decided at once never meets what the slow path has.
         let at_once = dice.one_of(&[0, 0, 0, 0, 70, 100]);
         let direct = dice.one_of(&[0, 0, 70, 100]);
         let cut_off = std::sync::Mutex::new(Instant::now());
@@ -137,14 +137,14 @@ impl Wire {
     }
 
     /// Returns `true` if the store is there, and takes a request of a kind that it takes so often.
-    fn takes_short_way(&self, percent: u64) -> bool {
+    fn takes_fast_path(&self, percent: u64) -> bool {
         let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
         !is_cut_off && !self.is_crashed() && self.dice.percent(percent)
     }
 
     /// Makes a call that is decided at once, where this one is.
     fn decide<T>(&self, verb: &str, request: impl FnOnce() -> Option<T>) -> Option<T> {
-        if !self.takes_short_way(self.at_once) {
+        if !self.takes_fast_path(self.at_once) {
             return None;
         }
         self.judge.note(format_args!("c{} -> {verb} at once", self.client));
@@ -163,7 +163,7 @@ impl Wire {
     /// client takes effect later, even if the answer was dropped.
     fn send_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
         let memory = self.store.memory.at_once()?;
-        if !self.takes_short_way(self.direct) {
+        if !self.takes_fast_path(self.direct) {
             return None;
         }
         self.judge.note(format_args!("c{} -> direct request", self.client));
@@ -193,7 +193,7 @@ impl Wire {
 
     /// Sends a release directly, where one is. It takes effect some time later, and later requests may overtake it.
     fn send_release(&self, claim: &Claim) -> Option<DirectRelease> {
-        if !self.takes_short_way(self.direct) {
+        if !self.takes_fast_path(self.direct) {
             return None;
         }
         self.judge.note(format_args!("c{} -> direct release", self.client));

@@ -69,7 +69,7 @@ async fn forgotten_scripts_decline_a_request_and_no_release() {
         flush().await;
         let declined = ask(&*backend, &claim).await;
         assert!(matches!(declined, DirectReply::Declined), "{dialect}: {declined:?}");
-        // Nothing of it exists, and the longer way makes the script known.
+        // Nothing of it exists, and the slow path makes the script known.
         assert!(got(&*backend, &other).await && freed(&*backend, &other).await, "{dialect}");
         assert!(matches!(ask(&*backend, &claim).await, DirectReply::Granted(_)), "{dialect}");
         flush().await;
@@ -162,7 +162,7 @@ async fn direct_requests_follow_a_failover() {
         release_until_answered(&*backend, &claim).await;
         let (after, other) = (mutex(&format!("after in {dialect}")), mutex(&format!("other in {dialect}")));
         until("a direct request and its release reach the new primary", async || {
-            // The longer way finds it, as soon as the Sentinels name it to this client.
+            // The slow path finds it, as soon as the Sentinels name it to this client.
             in_the_end(async || backend.contend(&other, &no_patience()).await).await;
             let Some(answer) = sent(&*backend, &after) else { return false };
             let is_granted = matches!(answer.await, DirectReply::Granted(_));

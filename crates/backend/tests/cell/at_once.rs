@@ -1,4 +1,4 @@
-//! Decisions on the thread of the caller: what they change, and what they leave to the longer way.
+//! Decisions on the thread of the caller: what they change, and what they leave to the slow path.
 
 use std::sync::Arc;
 
@@ -54,11 +54,11 @@ async fn cell_that_was_left_empty_is_taken_and_emptied_at_once() {
         assert!(matches!(release_now(&client, &held), Some(Release::Freed)));
         assert!(release_now(&client, &held).is_none(), "it is released already");
     }
-    assert_eq!(store.requests(), before, "the longer way was taken");
+    assert_eq!(store.requests(), before, "the slow path was taken");
     let held = claim("r", LONG);
     granted(&client, &held);
     assert!(!is_free(&other).await);
-    assert!(matches!(client.release(&[&held]).await[..], [Release::Freed]), "by the longer way");
+    assert!(matches!(client.release(&[&held]).await[..], [Release::Freed]), "by the slow path");
     assert!(is_free(&other).await);
 }
 

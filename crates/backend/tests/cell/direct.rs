@@ -1,4 +1,4 @@
-//! Direct requests: what one write decides, and what is left to the longer way.
+//! Direct requests: what one write decides, and what is left to the slow path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ async fn failure_says_whether_the_claim_may_hold() {
     assert_eq!(claims(&client, &held).await, 0);
     store.next_at_once(FateAtOnce::FailsAfterwards);
     assert!(matches!(ask(&client, &held).await, DirectReply::Unknown));
-    // The longer way finds it.
+    // The slow path finds it.
     let first = try_take(&client, &held).await.unwrap().fence;
     assert_eq!(first, try_take(&client, &held).await.unwrap().fence);
     assert!(is_freed(&client, &held).await);

@@ -1,15 +1,15 @@
-//! At once: what a store decides on the thread of the caller, it decides as it does the longer way.
+//! At once: what a store decides on the thread of the caller, it decides as on the slow path.
 
 use std::future::ready;
 
 use leasehold_core::{AtOnce, Claim, DirectReply, Grant, Moment, Release};
 
-use super::fast_path::{Call, ShortWay, counts_like_any_other, passes_no_queue};
+use super::fast_path::{Call, FastPath, counts_like_any_other, passes_no_queue};
 use crate::client::TestClient;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
-const AT_ONCE: ShortWay = ShortWay { name: "at once", ask, release, release_again };
+const AT_ONCE: FastPath = FastPath { name: "at once", ask, release, release_again };
 
 pub(crate) async fn a_decision_at_once_counts_like_any_other(trial: &Trial) -> Checked {
     counts_like_any_other(trial, &AT_ONCE).await

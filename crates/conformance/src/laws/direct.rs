@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, DirectAnswer, DirectRelease, DirectReply, Grant, Moment, Release};
 
-use super::fast_path::{Call, ShortWay, counts_like_any_other, passes_no_queue};
+use super::fast_path::{Call, FastPath, counts_like_any_other, passes_no_queue};
 use crate::client::{HANG, TestClient, within};
 use crate::not_kept::{Checked, NotKept};
 use crate::trial::Trial;
 
-const DIRECTLY: ShortWay = ShortWay { name: "directly", ask, release, release_again };
+const DIRECTLY: FastPath = FastPath { name: "directly", ask, release, release_again };
 
 pub(crate) async fn a_direct_request_counts_like_any_other(trial: &Trial) -> Checked {
     counts_like_any_other(trial, &DIRECTLY).await

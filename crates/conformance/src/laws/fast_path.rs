@@ -1,4 +1,4 @@
-//! The checks of each way to ask for a new claim that is shorter than `contend`.
+//! The checks of each fast path: a way to ask for a new claim other than `contend`.
 
 use std::pin::Pin;
 
@@ -8,8 +8,8 @@ use crate::client::TestClient;
 use crate::not_kept::{Checked, ensure};
 use crate::trial::Trial;
 
-/// A way to ask. Each call opts out where the backend does not have the way.
-pub(super) struct ShortWay {
+/// A fast path. Each call opts out where the backend does not have it.
+pub(super) struct FastPath {
     /// The word for it behind "granted".
     pub(super) name: &'static str,
     /// Asks for a claim that no call has named before. After `None` nothing of it exists.
@@ -23,8 +23,8 @@ pub(super) struct ShortWay {
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = Checked<T>> + Send + 'a>>;
 
 /// Checks that a grant counts like one of `contend`, and that a refusal leaves nothing.
-pub(super) async fn counts_like_any_other(trial: &Trial, way: &ShortWay) -> Checked {
-    let name = way.name;
+pub(super) async fn counts_like_any_other(trial: &Trial, path: &FastPath) -> Checked {
+    let name = path.name;
     let (first, second) = (trial.client(0), trial.client(1));
     for share in trial.exclusive_shares()? {
         let resource = trial.resource(&format!("counts/{share}"))?;
@@ -33,14 +33,14 @@ pub(super) async fn counts_like_any_other(trial: &Trial, way: &ShortWay) -> Chec
             let before = trial.claim(&resource, share)?;
             let long = first.hold(&before).await?;
             let declined = trial.claim(&resource, share)?;
-            let granted = (way.ask)(trial, second, &declined, trial.clock.now()).await?;
+            let granted = (path.ask)(trial, second, &declined, trial.clock.now()).await?;
             ensure!(granted.is_none(), "{share}: granted {name}, {granted:?}, although it is held");
             first.free(&before).await?;
             second.expect_no_claims(&resource, &format!("after a claim that was declined {name}")).await?;
 
             let claim = trial.claim(&resource, share)?;
             let asked_at = trial.clock.now();
-            let Some(grant) = (way.ask)(trial, first, &claim, asked_at).await? else {
+            let Some(grant) = (path.ask)(trial, first, &claim, asked_at).await? else {
                 first.expect_no_claims(&resource, &format!("after a claim that was declined {name}")).await?;
                 continue;
             };
@@ -65,12 +65,12 @@ pub(super) async fn counts_like_any_other(trial: &Trial, way: &ShortWay) -> Chec
 
             let waiting = second.wait(trial.claim(&resource, share)?);
             second.wait_until_queued(&resource, 1).await?;
-            (way.release)(first, &claim).await?;
+            (path.release)(first, &claim).await?;
             let next = waiting.claim.clone();
             waiting
                 .granted(trial.overdue(), &format!("after the release of a claim that was granted {name}"))
                 .await?;
-            (way.release_again)(first, &claim).await?;
+            (path.release_again)(first, &claim).await?;
             second.free(&next).await?;
             second.expect_no_claims(&resource, "after all releases").await?;
         }
@@ -79,14 +79,14 @@ pub(super) async fn counts_like_any_other(trial: &Trial, way: &ShortWay) -> Chec
 }
 
 /// Checks that no claim that waits is passed.
-pub(super) async fn passes_no_queue(trial: &Trial, way: &ShortWay) -> Checked {
-    let name = way.name;
+pub(super) async fn passes_no_queue(trial: &Trial, path: &FastPath) -> Checked {
+    let name = path.name;
     trial.needs_fifo()?;
     let (all, one) = (Share::permits(3, 3)?, Share::permits(1, 3)?);
     trial.needs_share(all)?;
     let (first, second) = (trial.client(0), trial.client(1));
     let resource = trial.resource("queue")?;
-    // Some backends have a short way only to what they left before.
+    // Some backends have a fast path only to what they left before.
     for _ in 0..ROUNDS {
         let before = trial.claim(&resource, one)?;
         first.hold(&before).await?;
@@ -97,7 +97,7 @@ pub(super) async fn passes_no_queue(trial: &Trial, way: &ShortWay) -> Checked {
     let waiting = second.wait(trial.claim(&resource, all)?);
     second.wait_until_queued(&resource, 1).await?;
     let late = trial.claim(&resource, one)?;
-    let passed = (way.ask)(trial, first, &late, trial.clock.now()).await?;
+    let passed = (path.ask)(trial, first, &late, trial.clock.now()).await?;
     ensure!(passed.is_none(), "granted {name}, {passed:?}, ahead of a claim for everything that waits");
     second.free(&holder).await?;
     let next = waiting.claim.clone();

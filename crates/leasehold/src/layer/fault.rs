@@ -262,7 +262,7 @@ impl Backend for Fault {
     }
 }
 
-/// Requests that pass are sent directly if the wrapped backend does so. Every other mode takes the longer way.
+/// Requests that pass are sent directly if the wrapped backend does so. Every other mode takes the slow path.
 #[deny(clippy::missing_trait_methods)]
 impl DirectRequests for Fault {
     fn ask_directly(&self, claim: &Claim, asked_at: Moment) -> Option<DirectAnswer> {
@@ -282,7 +282,7 @@ impl DirectRequests for Fault {
     }
 }
 
-/// Calls that pass are decided at once if the wrapped backend does so. Every other mode takes the longer way.
+/// Calls that pass are decided at once if the wrapped backend does so. Every other mode takes the slow path.
 #[deny(clippy::missing_trait_methods)]
 impl AtOnce for Fault {
     fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {

@@ -39,7 +39,7 @@
 //! lock it gives up with the claim. The next claim takes the short lock by the open descriptor, compares the
 //! names with what is open, locks the FIFO and writes the ledger: no file is opened, made or renamed, and the
 //! thread of the caller does it all. The ledger says by which FIFO the claim lives, because its name is that of an earlier
-//! one. If anything is out of the ordinary, the claim goes the long way. What is kept is
+//! one. If anything is out of the ordinary, the claim takes the slow path. What is kept is
 //! given up after a fork, whose copies of the descriptors would keep later claims alive.
 //!
 //! # Costs

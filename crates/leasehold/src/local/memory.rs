@@ -300,7 +300,7 @@ impl Backend for MemoryBackend {
 
 impl AtOnce for MemoryBackend {
     fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
-        // What is wrong with it is said by the longer way.
+        // What is wrong with it is said by the slow path.
         if self.check_ttl(claim).is_err() {
             return DirectReply::Declined;
         }

@@ -158,7 +158,7 @@ async fn busy_resource_is_waited_for_in_the_queue_for_a_while() {
     waiting(&others, "job", 1).await;
     guard.release().await.unwrap();
     waits.await.unwrap().unwrap().release().await.unwrap();
-    assert_eq!(store.direct(), 2, "what was busy a moment ago is asked the longer way");
+    assert_eq!(store.direct(), 2, "what was busy a moment ago is asked by the slow path");
     settles(&locks, "job").await;
     tokio::time::sleep(ms(1_100)).await;
     locks.mutex("job").lock().await.unwrap().release().await.unwrap();

@@ -1,5 +1,5 @@
 //! Uncontended locks at once: a cell that this client left empty is taken, and one in which its claim is alone is
-//! emptied, on the thread of the caller. All else goes the longer way, and so do the changes of many tasks, which
+//! emptied, on the thread of the caller. All else takes the slow path, and so do the changes of many tasks, which
 //! cost less in one commit.
 
 use leasehold_core::{AtOnce, Claim, DirectReply, Effect, Moment, Release};
@@ -11,7 +11,7 @@ use crate::cell::wait::timing;
 
 impl<C: CellStore> AtOnce for CellBackend<C> {
     fn grant_now(&self, claim: &Claim, asked_at: Moment) -> DirectReply {
-        // What is wrong with the claim is said by the longer way.
+        // What is wrong with the claim is said by the slow path.
         if !self.commits.is_idle() || timing::check(self.cells.profile(), claim).is_err() {
             return DirectReply::Declined;
         }
@@ -38,7 +38,7 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
     }
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {
-        // The answer to a refused write shows the cell, and the longer way needs that.
+        // The answer to a refused write shows the cell, and the slow path needs that.
         let alone = self.memory.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
         if !self.commits.is_idle() || self.memory.owned_cells.are_many() {
             return None;
@@ -52,7 +52,7 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
                 Some(Release::Freed)
             }
             Ok(WriteOutcome::Refused(_)) => {
-                // Others are in the cell by now, so the longer way reads it.
+                // Others are in the cell by now, so the slow path reads it.
                 self.memory.owned_cells.forget(claim.id);
                 None
             }

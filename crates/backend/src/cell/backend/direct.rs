@@ -47,7 +47,7 @@ impl<C: CellStore> DirectRequests for CellBackend<C> {
             }
             match contend_in(&decoded, &claim, Wait::No, order).1 {
                 Verdict::Busy { ahead, .. } => DirectReply::Busy { ahead: Some(ahead) },
-                // The longer way takes what is left of the capacity, or of the dead.
+                // The slow path takes what is left of the capacity, or of the dead.
                 Verdict::Granted(_) | Verdict::Full => DirectReply::Declined,
             }
         }))

@@ -1,7 +1,7 @@
 //! An uncontended acquisition on the thread of its caller, over a store that decides at once.
 //!
-//! It costs no task, no channel and no switch of threads. Everything that is out of the ordinary goes the longer
-//! way: a local queue in which anything waits, a store that does not grant, a store that panics.
+//! It costs no task, no channel and no switch of threads. Everything that is out of the ordinary takes the
+//! slow path: a local queue in which anything waits, a store that does not grant, a store that panics.
 //!
 //! Ground rules: nothing is awaited between the request and the hold, so a caller that is dropped leaves nothing.
 //! Closing waits for an acquisition that began before.

@@ -1,7 +1,7 @@
 //! The resources that were not free when a direct request asked for them a moment ago.
 //!
 //! It is a matter of cost only: a direct request leaves no place in the queue, so if it is refused, another one
-//! follows. A resource that others use again and again is asked for the longer way from the start.
+//! follows. A resource that others use again and again is asked for by the slow path from the start.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -249,7 +249,7 @@ pub(crate) async fn settle(
     clock: &dyn Clock,
 ) -> Option<Job> {
     match answered(answer).await.unwrap_or_else(Release::Unknown) {
-        // It counts as not sent. The longer way may ask another server, which tells whether the claim was lost.
+        // It counts as not sent. The slow path may ask another server, which tells whether the claim was lost.
         Release::Unknown(failure) if failure.effect == Effect::None => Some(job),
         release => job.answered(release, asked_at, clock.now()).continue_value(),
     }

@@ -58,7 +58,7 @@ enum AtOnceRelease {
     Over(Released),
     /// The store may get another request.
     Failed(Job),
-    /// The store was not asked, or left it to the longer way.
+    /// The store was not asked, or left it to the slow path.
     Declined(Job),
 }
 

@@ -102,7 +102,7 @@ impl MemoryState {
     /// Grants a new claim that does not wait; `None` if it is not admitted now.
     pub(super) fn grant(&mut self, resource: &Resource, ask: &Ask, now: Moment) -> Option<Fence> {
         let ledger = self.ledger(resource, now);
-        // A claim that has a place asks by the longer way, which knows what to do with the place.
+        // A claim that has a place asks by the slow path, which knows what to do with the place.
         let is_new = ledger.entries().iter().all(|entry| entry.id != ask.id);
         let verdict = is_new.then(|| ledger.contend(ask, now));
         self.finish_change(resource);
