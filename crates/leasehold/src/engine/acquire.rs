@@ -1,4 +1,4 @@
-//! The acquisition of a lock: the order in which its ways are tried, from the cheapest to the local queue.
+//! The acquisition of a lock: the fast paths, and then the slow path, over the local queue.
 
 pub(super) mod at_once;
 pub(super) mod contender;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use leasehold_core::{Claim, Resource};
 
 use crate::engine::acquire::contender::try_once;
-use crate::engine::acquire::direct::Direct;
+use crate::engine::acquire::direct::FastOutcome;
 use crate::engine::acquire::linger::TriedLocally;
 use crate::engine::deadline::Deadline;
 use crate::engine::{Engine, Hold, Want};
@@ -34,33 +34,33 @@ impl Engine {
         deadline: Deadline,
         priority: i32,
     ) -> Result<Option<Hold>> {
-        let short_way = match self.acquire_at_once(&want).await? {
-            Direct::Declined => self.acquire_directly(&want, &deadline).await?,
+        let fast = match self.acquire_at_once(&want).await? {
+            FastOutcome::Declined => self.acquire_directly(&want, &deadline).await?,
             decided => decided,
         };
-        let begun = match short_way {
-            Direct::Granted(hold) => return Ok(Some(hold)),
-            Direct::Busy(_) => return Ok(None),
-            Direct::Declined => None,
-            Direct::Unknown(claim) => Some(claim),
+        let unanswered = match fast {
+            FastOutcome::Granted(hold) => return Ok(Some(hold)),
+            FastOutcome::Busy(_) => return Ok(None),
+            FastOutcome::Declined => None,
+            FastOutcome::Unknown(claim) => Some(claim),
         };
         // Boxed, so that the common future, which is moved with the caller's, stays small.
-        Box::pin(self.acquire_by_a_task(want, deadline, priority, begun)).await
+        Box::pin(self.acquire_on_slow_path(want, deadline, priority, unanswered)).await
     }
 
     /// Acquires it over the local queue and its contender, or asks once in a task of its own. The store may have
-    /// granted the claim that was `begun`.
-    async fn acquire_by_a_task(
+    /// granted the claim that is `unanswered`.
+    async fn acquire_on_slow_path(
         self: &Arc<Self>,
         want: Want,
         deadline: Deadline,
         priority: i32,
-        begun: Option<Claim>,
+        unanswered: Option<Claim>,
     ) -> Result<Option<Hold>> {
         if deadline.is_zero() {
-            return self.acquire_now(want, begun).await;
+            return self.acquire_now(want, unanswered).await;
         }
-        if let Some(claim) = begun {
+        if let Some(claim) = unanswered {
             self.reaper.abandon(claim);
         }
         let resource = want.resource.clone();
@@ -130,13 +130,13 @@ impl Engine {
         }
     }
 
-    /// Asks once, without joining a queue: for the claim that was `begun`, if there is one.
+    /// Asks once, without joining a queue: for the claim that is `unanswered`, if there is one.
     pub(crate) async fn acquire_now(
         self: &Arc<Self>,
         want: Want,
-        begun: Option<Claim>,
+        unanswered: Option<Claim>,
     ) -> Result<Option<Hold>> {
-        if begun.is_none() {
+        if unanswered.is_none() {
             match self.try_locally(&want).await? {
                 TriedLocally::Granted(hold) => return Ok(Some(hold)),
                 TriedLocally::Refused => return Ok(None),
@@ -144,7 +144,7 @@ impl Engine {
             }
         }
         let resource = want.resource.clone();
-        let attempt = try_once(self.clone(), want, begun);
+        let attempt = try_once(self.clone(), want, unanswered);
         match self.contenders.spawn_on(attempt, &self.runtime).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::closed("lock").on(&resource)),

@@ -10,7 +10,7 @@
 //!      ▼
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
-//!  next to them  acquire/at_once.rs, acquire/direct.rs     uncontended locks: decided at once, or by one request
+//!  next to them  acquire/at_once.rs, acquire/direct.rs     fast paths: decided at once, or by one request
 //!                acquire/linger.rs                         claims that stay with the process unused
 //!                acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners

@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use leasehold_core::DirectReply;
 
-use crate::engine::acquire::direct::Direct;
+use crate::engine::acquire::direct::FastOutcome;
 use crate::engine::{Engine, Want, claim_of, no_random};
 use crate::error::Result;
 use crate::mutant::mutant;
@@ -23,9 +23,9 @@ impl Engine {
     /// Acquires the lock at once, if nothing waits for it here and the store grants it.
     ///
     /// Cancel safe: it awaits only before it asks.
-    pub(crate) async fn acquire_at_once(self: &Arc<Self>, want: &Want) -> Result<Direct> {
+    pub(crate) async fn acquire_at_once(self: &Arc<Self>, want: &Want) -> Result<FastOutcome> {
         if contained(|| self.backend.at_once().is_none()).unwrap_or(true) {
-            return Ok(Direct::Declined);
+            return Ok(FastOutcome::Declined);
         }
         // A task that locks in a loop would never let the others run: the renewal task, for one.
         if !mutant!("who is granted at once never pauses") {
@@ -48,12 +48,12 @@ impl Engine {
         .await;
     }
 
-    fn try_at_once(self: &Arc<Self>, want: &Want) -> Result<Direct> {
+    fn try_at_once(self: &Arc<Self>, want: &Want) -> Result<FastOutcome> {
         // Before the look whether the client is open: closing ends this first, or is seen here.
         let _under_way = self.contenders.token();
         self.is_open("lock").map_err(|error| error.on(&want.resource))?;
-        if !self.admits_at_once(want) || !can_enter_a_runtime() {
-            return Ok(Direct::Declined);
+        if !self.admits_fast_path(want) || !can_enter_a_runtime() {
+            return Ok(FastOutcome::Declined);
         }
         let id = self.ids.draw().map_err(|error| no_random("lock", &error))?;
         let claim = claim_of(want, id);
@@ -66,9 +66,9 @@ impl Engine {
         drop(span);
         // A panic leaves the effect unknown.
         match asked.map_or(DirectReply::Unknown, |reply| reply.unwrap_or(DirectReply::Declined)) {
-            DirectReply::Granted(grant) => self.take_direct(want, claim, grant),
-            DirectReply::Busy { .. } | DirectReply::Declined => Ok(Direct::Declined),
-            DirectReply::Unknown => Ok(Direct::Unknown(claim)),
+            DirectReply::Granted(grant) => self.take_fast_grant(want, claim, grant),
+            DirectReply::Busy { .. } | DirectReply::Declined => Ok(FastOutcome::Declined),
+            DirectReply::Unknown => Ok(FastOutcome::Unknown(claim)),
         }
     }
 }

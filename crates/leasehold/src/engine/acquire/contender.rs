@@ -226,15 +226,20 @@ async fn contend_loop(
 }
 
 /// Requests a lock without waiting, and leaves no place in a queue behind. The store may have granted the claim that
-/// was `begun`.
-pub(crate) async fn try_once(engine: Arc<Engine>, want: Want, begun: Option<Claim>) -> Result<Option<Hold>> {
-    let was_begun = begun.is_some();
-    let claim = match begun {
+/// is `unanswered`.
+pub(crate) async fn try_once(
+    engine: Arc<Engine>,
+    want: Want,
+    unanswered: Option<Claim>,
+) -> Result<Option<Hold>> {
+    let mut retries = RetryState::none();
+    retries.unanswered = unanswered.is_some();
+    let claim = match unanswered {
         Some(claim) => claim,
         None => engine.claim(&want)?,
     };
     let attempt = Attempt::of(&engine, &claim);
-    let outcome = try_claim(&engine, &want, &claim, was_begun).await;
+    let outcome = try_claim(&engine, &want, &claim, retries).await;
     attempt.over(outcome)
 }
 
@@ -242,11 +247,9 @@ async fn try_claim(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
-    was_begun: bool,
+    mut retries: RetryState,
 ) -> Result<Option<Hold>> {
     let patience = Patience::none(engine.clock.clone());
-    let mut outage = RetryState::none();
-    outage.unanswered = was_begun;
     let mut tries = 0;
     loop {
         if engine.is_forked() {
@@ -256,7 +259,7 @@ async fn try_claim(
         match send_request(engine, claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if let Some(pending) = PendingGrant::take(engine, want, claim, grant)? {
-                    return Engine::grant_directly(pending).map(Some);
+                    return Engine::grant_outside_queue(pending).map(Some);
                 }
                 if tries == TRIES_MAX {
                     // The lock was free each time, so it would be wrong to report it as held.
@@ -264,10 +267,10 @@ async fn try_claim(
                     return Err(too_slow("lock", &claim.resource));
                 }
                 // The store may still keep the claim that was granted too late.
-                outage.unanswered = true;
+                retries.unanswered = true;
             }
             Ok(Step::Busy(_)) => {
-                if outage.unanswered {
+                if retries.unanswered {
                     // The request without an answer may still arrive, and be granted when the resource is free.
                     abandon(engine, claim);
                 }
@@ -280,10 +283,10 @@ async fn try_claim(
                     && !may_be_released(&failure)
                     && tries < TRIES_MAX =>
             {
-                outage.unanswered = true;
+                retries.unanswered = true;
             }
             Err(failure) => {
-                let failure = outage.with_overall_effect(failure);
+                let failure = retries.with_overall_effect(failure);
                 if failure.effect == Effect::Unknown {
                     abandon(engine, claim);
                 }

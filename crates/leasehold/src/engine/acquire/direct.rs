@@ -1,7 +1,7 @@
 //! An uncontended acquisition whose caller sends the request and waits for the answer.
 //!
 //! It costs no task and no channel of the engine. It is tried if nothing waits for the resource in this client, and
-//! if the backend can send at once. Otherwise the acquisition continues with the local queue, and so it does if the
+//! if the backend can send at once. Otherwise the acquisition continues on the slow path, and so it does if the
 //! resource is not free, the connection is not there, or the answer has an unknown effect.
 //!
 //! Ground rules: only the caller needs the answer. A waiter that comes meanwhile has a contender of its own, and
@@ -26,12 +26,12 @@ use crate::error::{Error, Result};
 use crate::events::Event;
 use crate::panics::{ContainedSpan, answered, called_in, can_enter_a_runtime, contained};
 
-/// The outcome of a request that the caller makes itself.
-pub(crate) enum Direct {
+/// The outcome of a fast path.
+pub(crate) enum FastOutcome {
     Granted(Hold),
     /// The resource is not free, with so many claims ahead. Nothing is left behind.
     Busy(Option<u32>),
-    /// It is not decided, and the acquisition continues with the local queue. Nothing is left behind.
+    /// It is not decided, and another path is tried. Nothing is left behind.
     Declined,
     /// The same, except that the store may have granted this claim.
     Unknown(Claim),
@@ -45,17 +45,17 @@ impl Engine {
         self: &Arc<Self>,
         want: &Want,
         deadline: &Deadline,
-    ) -> Result<Direct> {
+    ) -> Result<FastOutcome> {
         let is_try = deadline.is_zero();
         if !contained(|| self.backend.direct_requests().is_some()).unwrap_or(false) {
-            return Ok(Direct::Declined);
+            return Ok(FastOutcome::Declined);
         }
         // As with a store that decides at once: an answer may be there when it is asked for.
         tokio::task::coop::consume_budget().await;
         if !self.admits_directly(want, is_try) {
-            return Ok(Direct::Declined);
+            return Ok(FastOutcome::Declined);
         }
-        let Some((request, answer, span)) = self.send_directly(want)? else { return Ok(Direct::Declined) };
+        let Some((request, answer, span)) = self.send_directly(want)? else { return Ok(FastOutcome::Declined) };
         let mut reply = pin!(span.around(self.reply_to(answer)));
         let reply = tokio::select! {
             biased;
@@ -67,10 +67,10 @@ impl Engine {
             }
         };
         let outcome = self.settle_direct(want, request, reply)?;
-        let Direct::Busy(ahead) = outcome else { return Ok(outcome) };
+        let FastOutcome::Busy(ahead) = outcome else { return Ok(outcome) };
         if !is_try {
             // A caller that waits asks again for a place in the queue.
-            return Ok(Direct::Declined);
+            return Ok(FastOutcome::Declined);
         }
         self.events.emit(|| Event::Queued { resource: &want.resource, ahead });
         Ok(outcome)
@@ -83,17 +83,17 @@ impl Engine {
         request: DirectRequest<'_>,
         reply: impl Future<Output = DirectReply>,
         waited: Duration,
-    ) -> Result<Direct> {
+    ) -> Result<FastOutcome> {
         let last = async {
             match self.settle_direct(want, request, reply.await)? {
-                Direct::Granted(hold) => Ok(Some(hold)),
-                Direct::Busy(_) => Ok(None),
-                Direct::Declined => self.acquire_now(want.clone(), None).await,
-                Direct::Unknown(claim) => self.acquire_now(want.clone(), Some(claim)).await,
+                FastOutcome::Granted(hold) => Ok(Some(hold)),
+                FastOutcome::Busy(_) => Ok(None),
+                FastOutcome::Declined => self.acquire_now(want.clone(), None).await,
+                FastOutcome::Unknown(claim) => self.acquire_now(want.clone(), Some(claim)).await,
             }
         };
         let hold = self.with_answer_limit(waited, last).await.map_err(|error| error.on(&want.resource))?;
-        hold.map(Direct::Granted).ok_or_else(|| Error::timeout(waited, &want.resource))
+        hold.map(FastOutcome::Granted).ok_or_else(|| Error::timeout(waited, &want.resource))
     }
 
     /// Takes the claim out of those in flight, and begins its use if it was granted.
@@ -102,7 +102,7 @@ impl Engine {
         want: &Want,
         request: DirectRequest<'_>,
         reply: DirectReply,
-    ) -> Result<Direct> {
+    ) -> Result<FastOutcome> {
         let closed = || Error::closed("lock").on(&want.resource);
         // The claim belongs to the parent, and a thread of it may hold the lock of those in flight.
         if self.is_forked() {
@@ -112,20 +112,20 @@ impl Engine {
         let _under_way = self.contenders.token();
         let claim = request.settle().ok_or_else(closed)?;
         Ok(match reply {
-            DirectReply::Granted(grant) => return self.take_direct(want, claim, grant),
+            DirectReply::Granted(grant) => return self.take_fast_grant(want, claim, grant),
             DirectReply::Busy { ahead } => {
                 self.lately_busy.record(self.hash_of(&want.resource), self.clock.now());
-                Direct::Busy(ahead)
+                FastOutcome::Busy(ahead)
             }
-            DirectReply::Declined => Direct::Declined,
-            DirectReply::Unknown => Direct::Unknown(claim),
+            DirectReply::Declined => FastOutcome::Declined,
+            DirectReply::Unknown => FastOutcome::Unknown(claim),
         })
     }
 
     fn admits_directly(&self, want: &Want, is_try: bool) -> bool {
         // A try leaves no place either way.
         let is_free = is_try || !self.lately_busy.includes(self.hash_of(&want.resource), self.clock.now());
-        is_free && self.admits_at_once(want)
+        is_free && self.admits_fast_path(want)
     }
 
     /// Sends the request; `None` if the backend cannot do so at once.
@@ -178,13 +178,13 @@ impl Engine {
 
     /// Begins the use of what was granted. Nothing is awaited in here, so a caller that is dropped has asked for
     /// nothing more, or drops a hold.
-    pub(super) fn take_direct(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<Direct> {
+    pub(super) fn take_fast_grant(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<FastOutcome> {
         let attempt = Attempt::of(self, &claim);
         let taken = PendingGrant::take(self, want, &claim, grant);
         match attempt.over(taken)? {
-            Some(pending) => Engine::grant_directly(pending).map(Direct::Granted),
+            Some(pending) => Engine::grant_outside_queue(pending).map(FastOutcome::Granted),
             // It came too late. The store may keep it, and a try must not be refused by it.
-            None => Ok(Direct::Unknown(claim)),
+            None => Ok(FastOutcome::Unknown(claim)),
         }
     }
 

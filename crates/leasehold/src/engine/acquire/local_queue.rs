@@ -120,7 +120,7 @@ pub(crate) enum Change<W, E, R> {
     /// an outage every one that has waited for as long as it is tolerated.
     Ended { failed: bool, outage: Option<Outage> },
     /// A claim was granted to a task outside the queue.
-    GrantedDirectly(HeldClaim),
+    GrantedOutsideQueue(HeldClaim),
     /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
     /// its request matches exactly. If nothing waits, it rests, where `rest` is its handle. Otherwise the
     /// claim stays held until `Departed`.
@@ -256,7 +256,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
                 outcome.failing_since =
                     outage.zip(first).map(|(outage, first)| outage.began.max(first.entered));
             }
-            Change::GrantedDirectly(claim) => self.held.push(claim),
+            Change::GrantedOutsideQueue(claim) => self.held.push(claim),
             Change::Returned { id, left, rest } => {
                 outcome.taker = self.hand_off(id, left);
                 let rest = rest.filter(|_| outcome.taker.is_none());
@@ -501,7 +501,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
 
     /// Returns `true` if a task that does not enter the queue may ask the server: nothing waits, no claim is
     /// unused, and none is in its way.
-    pub(crate) fn admits_at_once(&self, share: Share) -> bool {
+    pub(crate) fn admits_fast_path(&self, share: Share) -> bool {
         let is_awaited = self.is_awaited() && !mutant!("who is granted at once passes who waits");
         !self.is_closed && !is_awaited && !self.has_unused() && self.fits(share)
     }

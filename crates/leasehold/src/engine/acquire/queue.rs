@@ -164,9 +164,9 @@ impl Engine {
 
     /// Returns `true` if a task may ask the store without entering the queue: nothing waits for the resource here,
     /// and what is held leaves room for the request.
-    pub(super) fn admits_at_once(&self, want: &Want) -> bool {
+    pub(super) fn admits_fast_path(&self, want: &Want) -> bool {
         let (shard, key) = self.queues.shard(&want.resource);
-        shard.get(&key).is_none_or(|entry| entry.queue.admits_at_once(want.share))
+        shard.get(&key).is_none_or(|entry| entry.queue.admits_fast_path(want.share))
     }
 
     /// Returns the hash of a resource, which chooses among a few places.
@@ -202,9 +202,9 @@ impl Engine {
     ///
     /// # Errors
     /// `Closed` where the client was closed meanwhile; the claim is then released.
-    pub(crate) fn grant_directly(grant: PendingGrant) -> Result<Hold> {
+    pub(crate) fn grant_outside_queue(grant: PendingGrant) -> Result<Hold> {
         let claim = held_claim(&grant, Requester::here());
-        grant.engine().change_queue_with(grant.resource(), true, None, || Change::GrantedDirectly(claim));
+        grant.engine().change_queue_with(grant.resource(), true, None, || Change::GrantedOutsideQueue(claim));
         grant.begin(Passed::default())
     }
 

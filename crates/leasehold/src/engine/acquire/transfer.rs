@@ -154,7 +154,7 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
                 }
                 let grant = grant.fence(Some(fence));
                 if let Some(pending) = PendingGrant::take(engine, want, &claim, grant)? {
-                    return Engine::grant_directly(pending);
+                    return Engine::grant_outside_queue(pending);
                 }
                 stale += 1;
                 if stale == TRIES_MAX {

@@ -62,7 +62,7 @@ impl Engine {
             let contending = contend_until_granted(&engine, &want, &patience, &mut failing_since, drawn);
             // Closing waits for this task.
             let outcome = engine.wait_until_closing(&patience, contending).await;
-            let outcome = outcome.and_then(|pending| pending.map(Engine::grant_directly).transpose());
+            let outcome = outcome.and_then(|pending| pending.map(Engine::grant_outside_queue).transpose());
             // If it cannot be delivered, the hold is dropped here, which releases it.
             drop(reply.send(outcome));
         });

@@ -55,7 +55,7 @@ enum Step {
     Try(Kind),
     Grant,
     End { failed: bool },
-    GrantedDirectly(Kind),
+    GrantedOutsideQueue(Kind),
     Return { which: usize, left: u32, rests: bool },
     EndHandoff(usize),
     ReleaseInline(usize),
@@ -220,10 +220,10 @@ impl Model {
                 let expected: Vec<_> = expected.into_iter().map(|(place, _)| place.1).collect();
                 prop_assert_eq!(outcome.failed, expected);
             }
-            Step::GrantedDirectly(kind) => {
+            Step::GrantedOutsideQueue(kind) => {
                 let id = self.id();
                 self.held.push((id, want(kind), false));
-                self.apply(Change::GrantedDirectly(HeldClaim::new(id, want(kind), None)))?;
+                self.apply(Change::GrantedOutsideQueue(HeldClaim::new(id, want(kind), None)))?;
             }
             Step::Return { which, left, rests } => {
                 let in_use: Vec<_> = self.in_use().cloned().collect();
@@ -485,7 +485,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => kinds().prop_map(Step::Try),
         3 => Just(Step::Grant),
         2 => any::<bool>().prop_map(|failed| Step::End { failed }),
-        1 => kinds().prop_map(Step::GrantedDirectly),
+        1 => kinds().prop_map(Step::GrantedOutsideQueue),
         4 => (which.clone(), 0..=2u32, any::<bool>())
             .prop_map(|(which, left, rests)| Step::Return { which, left, rests }),
         1 => which.clone().prop_map(Step::EndHandoff),
@@ -538,7 +538,7 @@ fn leaving_or_multi_permit_handoff_wakes_the_next_waiter() {
     let enter = |kind| Step::Enter { kind, priority: 0 };
     for store_has_queue in [false, true] {
         let mut queue = Model::new(store_has_queue, None);
-        for step in [Step::GrantedDirectly((Share::READER, false)), enter((Share::WRITER, false))] {
+        for step in [Step::GrantedOutsideQueue((Share::READER, false)), enter((Share::WRITER, false))] {
             queue.step(step).unwrap();
         }
         queue.step(enter((Share::READER, false))).unwrap();
@@ -549,7 +549,7 @@ fn leaving_or_multi_permit_handoff_wakes_the_next_waiter() {
         assert_eq!(queue.contender, Some((want((Share::READER, false)), false)));
 
         let mut queue = Model::new(store_has_queue, None);
-        for step in [Step::GrantedDirectly(three(2)), enter(three(2)), enter(three(1))] {
+        for step in [Step::GrantedOutsideQueue(three(2)), enter(three(2)), enter(three(1))] {
             queue.step(step).unwrap();
         }
         assert_eq!(queue.contender, None, "what is held may be handed to the first");
@@ -573,7 +573,7 @@ fn with_a_contender_for_another(steps: impl IntoIterator<Item = Step>) -> Model 
 fn contender_for_another_waiter_does_not_block_the_first() {
     let enter = |share, priority| Step::Enter { kind: (share, false), priority };
     let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
-    let granted = |share| Step::GrantedDirectly((share, false));
+    let granted = |share| Step::GrantedOutsideQueue((share, false));
     // The request of the first waiter, and programs in which another one contends when it becomes the first.
     let programs = [
         (
@@ -605,11 +605,11 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
     let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
     let enter = |kind| Step::Enter { kind, priority: 0 };
     let ends = [
-        vec![Step::GrantedDirectly(plain), enter(noted)],
-        vec![Step::GrantedDirectly(noted), enter(noted), Step::EndHandoff(0)],
+        vec![Step::GrantedOutsideQueue(plain), enter(noted)],
+        vec![Step::GrantedOutsideQueue(noted), enter(noted), Step::EndHandoff(0)],
         // The last hand-off.
         vec![
-            Step::GrantedDirectly(noted),
+            Step::GrantedOutsideQueue(noted),
             enter(noted),
             enter(noted),
             Step::Return { which: 0, left: 1, rests: true },
@@ -669,7 +669,7 @@ fn claim_that_rests_goes_to_the_next_task_or_to_the_server() {
     let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
     let rested = || {
         let mut queue = Model::new(true, None);
-        queue.step(Step::GrantedDirectly(plain)).unwrap();
+        queue.step(Step::GrantedOutsideQueue(plain)).unwrap();
         queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
         assert_eq!(queue.resting.len(), 1);
         queue
@@ -695,7 +695,7 @@ fn claim_that_departs_ends_its_own_rest_alone() {
     let permit = (Share::permits(1, 3).unwrap(), false);
     let mut queue = Model::new(true, None);
     for _ in 0..2 {
-        queue.step(Step::GrantedDirectly(permit)).unwrap();
+        queue.step(Step::GrantedOutsideQueue(permit)).unwrap();
         queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
     }
     let [first, second] = queue.resting[..] else { panic!("{:?}", queue.resting) };
@@ -737,6 +737,6 @@ fn queued_claim_is_that_of_the_same_request() {
     let id = ClaimId::from_bytes([1; 16]);
     queue.apply(Change::Drawn(id));
     assert_eq!((queue.queued_claim(&plain), queue.queued_claim(&noted)), (Some(id), None));
-    queue.apply(Change::GrantedDirectly(HeldClaim::new(ClaimId::from_bytes([2; 16]), noted, None)));
+    queue.apply(Change::GrantedOutsideQueue(HeldClaim::new(ClaimId::from_bytes([2; 16]), noted, None)));
     assert_eq!(queue.queued_claim(&plain), None, "what is held here may be handed to it");
 }
