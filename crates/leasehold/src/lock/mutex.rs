@@ -106,6 +106,6 @@ impl Lock<Exclusive> {
     /// the store cannot do it. `OutcomeUnknown` if the store did not answer: the token may have been
     /// used, and the lease then ends by itself. Otherwise as [`Mutex::lock`].
     pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
-        self.resume(token, |share| share == Share::MUTEX).await
+        self.accept_transfer_if(token, |share| share == Share::MUTEX).await
     }
 }

@@ -113,6 +113,6 @@ impl Lock<Shared> {
     /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel
     /// safety.
     pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
-        self.resume(token, |share| share == Share::READER || share == Share::WRITER).await
+        self.accept_transfer_if(token, |share| share == Share::READER || share == Share::WRITER).await
     }
 }

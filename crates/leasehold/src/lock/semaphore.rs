@@ -87,7 +87,7 @@ impl Lock<Counted> {
     /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel
     /// safety; `Invalid` if the total number of permits differs.
     pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
-        self.resume(token, |share| share.capacity() == self.kind.permits).await
+        self.accept_transfer_if(token, |share| share.capacity() == self.kind.permits).await
     }
 
     fn share(&self, permits: u32) -> Result<Share> {

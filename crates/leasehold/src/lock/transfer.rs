@@ -126,7 +126,12 @@ impl<K: Kind> Lock<K> {
         Ok(self)
     }
 
-    pub(super) async fn resume(&self, token: &TransferToken, fits: impl Fn(Share) -> bool) -> Result<Guard> {
+    /// Accepts a transfer, if the share of the token `fits` this kind of lock.
+    pub(super) async fn accept_transfer_if(
+        &self,
+        token: &TransferToken,
+        fits: impl Fn(Share) -> bool,
+    ) -> Result<Guard> {
         let resource = self.name.clone()?;
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OP_ACCEPT, text).on(&resource));
         if resource != token.resource {
@@ -147,8 +152,8 @@ impl<K: Kind> Lock<K> {
         let want = self.want(token.share).map_err(|error| error.with_op(OP_ACCEPT))?;
         let notices = ControlRegister::of(&self.engine, &resource, OP_ACCEPT)?;
         let allowed = Box::pin(redeem(notices, token.clone()));
-        let resumption = TransferClaim { want, id: token.id, after: token.fence };
-        let hold = self.engine.resume(resumption, allowed).await?;
+        let transfer = TransferClaim { want, id: token.id, after: token.fence };
+        let hold = self.engine.accept_transfer(transfer, allowed).await?;
         Ok(Guard::new(hold, self.settings.guard.clone()))
     }
 }

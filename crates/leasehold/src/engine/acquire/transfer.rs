@@ -61,21 +61,21 @@ impl Engine {
     /// Continues with a claim of another process, once `allowed` has granted the right to.
     ///
     /// Cancel safe: if the future is dropped, a claim that it would have got is released.
-    pub(crate) async fn resume(
+    pub(crate) async fn accept_transfer(
         self: &Arc<Self>,
-        resumption: TransferClaim,
+        transfer: TransferClaim,
         allowed: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<HoldHandle> {
-        let want = resumption.want.clone();
-        span::run_reported(self, &want, self.resume_inner(resumption, allowed)).await
+        let want = transfer.want.clone();
+        span::run_reported(self, &want, self.accept_transfer_inner(transfer, allowed)).await
     }
 
-    async fn resume_inner(
+    async fn accept_transfer_inner(
         self: &Arc<Self>,
-        resumption: TransferClaim,
+        transfer: TransferClaim,
         allowed: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<Hold> {
-        let resource = resumption.want.resource.clone();
+        let resource = transfer.want.resource.clone();
         let closed = || Error::closed("accept_transfer").on(&resource);
         if self.is_open("accept_transfer").is_err() {
             return Err(closed());
@@ -84,7 +84,7 @@ impl Engine {
         let engine = self.clone();
         self.spawn(async move {
             let outcome = match allowed.await {
-                Ok(()) => take_over(&engine, &resumption).await,
+                Ok(()) => take_over(&engine, &transfer).await,
                 Err(error) => Err(error),
             };
             // If it cannot be delivered, the hold is dropped here, which releases it.
@@ -136,8 +136,8 @@ impl Hold {
 }
 
 /// Requests the claim until the store has said whether it is still the one that was passed on.
-async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold> {
-    let TransferClaim { want, id, after } = resumption;
+async fn take_over(engine: &Arc<Engine>, transfer: &TransferClaim) -> Result<Hold> {
+    let TransferClaim { want, id, after } = transfer;
     let resource = &want.resource;
     let fence = next(*after, resource)?;
     let claim =
