@@ -74,7 +74,7 @@ impl Engine {
         resource: &Resource,
         op: &'static str,
     ) -> Result<Snapshot> {
-        let mut outage = RetryState::none();
+        let mut retries = RetryState::none();
         loop {
             let (backend, sought) = (self.backend.clone(), resource.clone());
             let patience = Patience::until(self.clock.clone(), self.clock.now());
@@ -83,7 +83,7 @@ impl Engine {
                 Ok(snapshot) => return Ok(snapshot),
                 Err(failure) => failure,
             };
-            let Some(pause) = outage.next_pause(self, &failure) else {
+            let Some(pause) = retries.next_pause(self, &failure) else {
                 // A look changes nothing.
                 return Err(Error::failed(op, failure.with_effect(Effect::None)).on(resource));
             };

@@ -23,10 +23,10 @@ use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
 
 impl Engine {
-    /// Contends until the claim is granted, patience ends, or the server is away for too long. If it did not answer
-    /// the contender before this one, that was from `failing_since` on. Settles the queue even if the future is
-    /// dropped before its end, or before its first poll.
-    pub(crate) fn contend(
+    /// Returns the task of a contender: it requests a claim until it is granted, patience ends, or the server is away
+    /// for too long. If the server did not answer the contender before this one, that was from `failing_since` on.
+    /// Settles the queue even if the future is dropped before its end, or before its first poll.
+    pub(crate) fn contender_task(
         self: &Arc<Self>,
         want: Want,
         patience: Patience,
@@ -34,8 +34,12 @@ impl Engine {
     ) -> impl Future<Output = ()> + Send + use<> {
         let mut contender = Contender { engine: self.clone(), want, failing_since, is_settled: false };
         async move {
+            let Contender { engine, want, failing_since, .. } = &mut contender;
+            let on_claim = |id| engine.record_contender(&want.resource, id);
             // Boxed, because the future of a task is moved several times before it runs.
-            let outcome = Box::pin(contender.contend(&patience)).await;
+            let contending =
+                Box::pin(contend_until_granted(engine, want, &patience, failing_since, on_claim));
+            let outcome = contending.await;
             contender.settle(outcome);
         }
     }
@@ -45,18 +49,13 @@ impl Engine {
 struct Contender {
     engine: Arc<Engine>,
     want: Want,
-    /// The time of the first failure without an answer since.
+    /// The time of the first failure without an answer since. It outlives the `RetryState` of one claim, for the next
+    /// claim and the next contender: each answer to a request unsets it, and each failure takes it from there.
     failing_since: Option<Moment>,
     is_settled: bool,
 }
 
 impl Contender {
-    async fn contend(&mut self, patience: &Patience) -> Result<Option<PendingGrant>> {
-        let Contender { engine, want, failing_since, .. } = self;
-        let on_claim = |id| engine.record_contender(&want.resource, id);
-        contend_until_granted(engine, want, patience, failing_since, on_claim).await
-    }
-
     fn settle(mut self, outcome: Result<Option<PendingGrant>>) {
         self.is_settled = true;
         match outcome {
@@ -92,7 +91,7 @@ impl Drop for Contender {
 
 /// Requests a lock until a claim is granted, patience ends (`None`), or the server is away for too long.
 /// Without a grant nothing is left behind. `on_claim` gets the id of each claim before its first request.
-/// `failing_since` is the time of the first failure without an answer since.
+/// `failing_since` is that of the contender.
 ///
 /// A grant whose lease has run out when it arrives is useless, and blocks other clients. So it is
 /// released, and after a pause a new claim is requested, which a late release of the first cannot end. A
@@ -109,7 +108,7 @@ pub(crate) async fn contend_until_granted(
     loop {
         let claim = engine.claim(want)?;
         on_claim(claim.id);
-        match contend_with_claim(engine, want, &claim, patience, failing_since).await? {
+        match contend_guarded(engine, want, &claim, patience, failing_since).await? {
             ContendOutcome::Granted(pending) => return Ok(Some(pending)),
             ContendOutcome::GaveUp => return Ok(None),
             ContendOutcome::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
@@ -145,7 +144,8 @@ enum ContendOutcome {
     Released,
 }
 
-async fn contend_with_claim(
+/// Requests one claim, and leaves it to the reaper if the task ends meanwhile.
+async fn contend_guarded(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
@@ -153,18 +153,19 @@ async fn contend_with_claim(
     failing_since: &mut Option<Moment>,
 ) -> Result<ContendOutcome> {
     let attempt = Attempt::of(engine, claim);
-    let outcome = contend_loop(engine, want, claim, patience, failing_since).await;
+    let outcome = contend_for_claim(engine, want, claim, patience, failing_since).await;
     attempt.over(outcome)
 }
 
-async fn contend_loop(
+/// Requests one claim until it is granted or given up.
+async fn contend_for_claim(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
     patience: &Patience,
     failing_since: &mut Option<Moment>,
 ) -> Result<ContendOutcome> {
-    let mut outage = RetryState::since(*failing_since);
+    let mut retries = RetryState::since(*failing_since);
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
@@ -182,26 +183,26 @@ async fn contend_loop(
                 engine.record_answer(claim, true);
                 // A hint to ask again means that the store answered before patience ended, and kept
                 // the place. A request without an answer may still arrive, and be granted or queued.
-                if outage.unanswered || hint.ask_again_in.is_some() {
+                if retries.unanswered || hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
                 return Ok(ContendOutcome::GaveUp);
             }
             Ok(Step::Busy(hint)) => {
                 engine.record_answer(claim, true);
-                // Any answer ends an outage.
-                outage.end();
+                // Any answer ends the series of failures.
+                retries.end();
                 *failing_since = None;
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 engine.record_answer(claim, false);
-                let failure = outage.with_overall_effect(failure);
+                let failure = retries.with_overall_effect(failure);
                 let may_end = may_be_released(&failure);
-                let left = outage.next_pause(engine, &failure);
-                *failing_since = outage.began().filter(|_| failure.is_transient());
-                if patience.is_ended() || left.is_none() {
+                let retry_after = retries.next_pause(engine, &failure);
+                *failing_since = retries.began().filter(|_| failure.is_transient());
+                if patience.is_ended() || retry_after.is_none() {
                     // Even where this attempt had no effect, an earlier one may have left a place in
                     // the queue.
                     abandon(engine, claim);
@@ -210,7 +211,7 @@ async fn contend_loop(
                     }
                     return Err(Error::failed("lock", failure).on(&claim.resource));
                 }
-                pause(left.unwrap_or_default(), patience).await;
+                pause(retry_after.unwrap_or_default(), patience).await;
                 if may_end && !patience.is_ended() {
                     return Ok(ContendOutcome::Released);
                 }

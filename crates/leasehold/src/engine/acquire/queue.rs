@@ -397,7 +397,7 @@ impl Engine {
         let started = changed.start.take().map(|want| {
             let patience = Patience::unlimited(self.clock.clone());
             entry.patience = Some(patience.clone());
-            self.contend(want, patience, changed.failing_since)
+            self.contender_task(want, patience, changed.failing_since)
         });
         if changed.is_idle {
             slot.remove();

@@ -143,7 +143,7 @@ async fn take_over(engine: &Arc<Engine>, transfer: &TransferClaim) -> Result<Hol
     let claim =
         Claim::new(*id, resource.clone(), want.share, want.ttl + want.lock_delay).note(want.note.clone());
     let patience = Patience::none(engine.clock.clone());
-    let (mut outage, mut stale) = (RetryState::none(), 0);
+    let (mut retries, mut stale) = (RetryState::none(), 0);
     loop {
         match send_request(engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
@@ -162,18 +162,18 @@ async fn take_over(engine: &Arc<Engine>, transfer: &TransferClaim) -> Result<Hol
                     return Err(too_slow("accept_transfer", resource));
                 }
                 // The store may still keep the claim whose answer came too late.
-                outage.unanswered = true;
+                retries.unanswered = true;
             }
             Ok(Step::Busy(_)) => {
-                if outage.unanswered {
+                if retries.unanswered {
                     // The request without an answer may still arrive, and be granted when the resource is free.
                     abandon(engine, &claim);
                 }
                 return Err(ended(resource));
             }
             Err(failure) => {
-                let failure = outage.with_overall_effect(failure);
-                let pause = outage.next_pause(engine, &failure);
+                let failure = retries.with_overall_effect(failure);
+                let pause = retries.next_pause(engine, &failure);
                 let Some(pause) = pause.filter(|_| !may_be_released(&failure)) else {
                     // No other process has the right to continue with it.
                     abandon(engine, &claim);

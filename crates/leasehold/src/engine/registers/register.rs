@@ -301,14 +301,14 @@ impl Register {
 
     /// Reads the register; retries through an outage of the store.
     async fn find(&self) -> Result<Seen, Failure> {
-        let mut outage = RetryState::none();
+        let mut retries = RetryState::none();
         loop {
             let registers = self.clone();
             let failure = match self.engine.peek(async move { registers.now().await }).await {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
-            let Some(length) = outage.next_pause(&self.engine, &failure) else {
+            let Some(length) = retries.next_pause(&self.engine, &failure) else {
                 return Err(failure.with_effect(Effect::None));
             };
             if !self.engine.sleep(length).await {
@@ -321,7 +321,7 @@ impl Register {
     /// outage of the store.
     async fn write(&self, seen: &Seen, mark: Mark, put: Put) -> Result<bool, Failure> {
         let may_repeat = may_be_repeated(seen, &put, self.store()?.promise().names_removals);
-        let mut outage = RetryState::none();
+        let mut retries = RetryState::none();
         let mut doubt = None;
         loop {
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
@@ -334,8 +334,8 @@ impl Register {
                     Some(doubt) => return self.resolve(seen, mark, doubt).await,
                 },
                 Err(failure) => {
-                    let failure = outage.with_overall_effect(failure);
-                    let Some(length) = outage.next_pause(&self.engine, &failure) else { return Err(failure) };
+                    let failure = retries.with_overall_effect(failure);
+                    let Some(length) = retries.next_pause(&self.engine, &failure) else { return Err(failure) };
                     if !self.engine.sleep(length).await {
                         let is_known = failure.effect == Effect::None;
                         return Err(if is_known { closed() } else { failure });
