@@ -180,7 +180,7 @@ async fn contend_for_claim(
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 *failing_since = None;
-                engine.record_answer(claim, true);
+                engine.record_busy(claim);
                 // A hint to ask again means that the store answered before patience ended, and kept
                 // the place. A request without an answer may still arrive, and be granted or queued.
                 if retries.unanswered || hint.ask_again_in.is_some() {
@@ -189,7 +189,7 @@ async fn contend_for_claim(
                 return Ok(ContendOutcome::GaveUp);
             }
             Ok(Step::Busy(hint)) => {
-                engine.record_answer(claim, true);
+                engine.record_busy(claim);
                 // Any answer ends the series of failures.
                 retries.end();
                 *failing_since = None;
@@ -197,7 +197,7 @@ async fn contend_for_claim(
             }
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
-                engine.record_answer(claim, false);
+                engine.record_no_answer(claim);
                 let failure = retries.with_overall_effect(failure);
                 let may_end = may_be_released(&failure);
                 let retry_after = retries.next_pause(engine, &failure);

@@ -79,6 +79,15 @@ type Reply = oneshot::Sender<Result<Hold>>;
 type QueueChange = Change<Reply, Weak<InlineRelease>, Rest>;
 type Changed = Outcome<Reply, Weak<InlineRelease>, Rest>;
 
+/// The treatment of a queue that does not exist.
+#[derive(Clone, Copy)]
+enum Missing {
+    /// It is created, for a change that makes something wait or be held.
+    Create,
+    /// Nothing is changed.
+    Skip,
+}
+
 impl LocalQueues {
     /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
     /// may be granted it past that claim, by another task of this process.
@@ -130,11 +139,12 @@ impl Engine {
         let resource = want.resource.clone();
         let (task, mut place) = (Requester::here(), (Reverse(priority), 0));
         let entered = self.clock.now();
-        let mut changed = self.change_queue_with(&resource, true, Some(entered), || {
+        let changed = self.change_queue_with(&resource, Missing::Create, Some(entered), || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
             place.1 = self.queues.next_ticket.fetch_add(1, Ordering::Relaxed);
             Change::Enter { place, want, task, entered, handle: reply }
         });
+        let mut changed = changed.unwrap_or_default();
         if let (Some(rest), Some((reply, want))) = (changed.resumed.take(), changed.taker.take()) {
             // The receiver is below, so it arrives.
             drop(reply.send(Ok(self.use_again(rest, want.max_hold))));
@@ -174,10 +184,18 @@ impl Engine {
         self.queues.hasher.hash_one(resource)
     }
 
-    /// Records whether the store has just said that the resource is not free for this claim, or has not answered.
-    pub(crate) fn record_answer(&self, claim: &Claim, is_busy: bool) {
-        let busy = is_busy.then(|| (self.clock.now(), claim.share));
-        let (mut shard, key) = self.queues.shard(&claim.resource);
+    /// Records that the store has just said that the resource is not free for this claim.
+    pub(crate) fn record_busy(&self, claim: &Claim) {
+        self.set_busy(&claim.resource, Some((self.clock.now(), claim.share)));
+    }
+
+    /// Records that the store has not answered a request for this claim.
+    pub(crate) fn record_no_answer(&self, claim: &Claim) {
+        self.set_busy(&claim.resource, None);
+    }
+
+    fn set_busy(&self, resource: &Resource, busy: Option<(Moment, Share)>) {
+        let (mut shard, key) = self.queues.shard(resource);
         if let Some(entry) = shard.get_mut(&key) {
             entry.busy = busy;
         }
@@ -204,15 +222,17 @@ impl Engine {
     /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(crate) fn grant_outside_queue(grant: PendingGrant) -> Result<Hold> {
         let claim = held_claim(&grant, Requester::here());
-        grant.engine().change_queue_with(grant.resource(), true, None, || Change::GrantedOutsideQueue(claim));
+        let change = || Change::GrantedOutsideQueue(claim);
+        grant.engine().change_queue_with(grant.resource(), Missing::Create, None, change);
         grant.begin(Passed::default())
     }
 
     /// Passes the contender's granted claim to the first task with exactly this request.
     pub(crate) fn grant_to_waiter(grant: PendingGrant) {
         let claim = held_claim(&grant, None);
-        let changed =
-            grant.engine().change_queue_with(grant.resource(), true, None, || Change::Granted(claim));
+        let change = || Change::Granted(claim);
+        let changed = grant.engine().change_queue_with(grant.resource(), Missing::Create, None, change);
+        let changed = changed.unwrap_or_default();
         let passed = Passed::default();
         let outcome = grant.begin(if changed.is_handed_on { passed.handed_off() } else { passed });
         // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
@@ -337,12 +357,7 @@ impl Engine {
     /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
     /// or holds.
     fn change_queue(self: &Arc<Self>, resource: &Resource, change: QueueChange) -> Option<Changed> {
-        let mut exists = false;
-        let changed = self.change_queue_with(resource, false, None, || {
-            exists = true;
-            change
-        });
-        exists.then_some(changed)
+        self.change_queue_with(resource, Missing::Skip, None, || change)
     }
 
     /// Changes the queue of a resource as [`Engine::change_queue`] does, after the rest of all claims on which no
@@ -352,33 +367,28 @@ impl Engine {
         resource: &Resource,
         change: impl FnOnce() -> QueueChange,
     ) -> Option<Changed> {
-        let mut exists = false;
-        let changed = self.change_queue_with(resource, false, Some(self.clock.now()), || {
-            exists = true;
-            change()
-        });
-        exists.then_some(changed)
+        self.change_queue_with(resource, Missing::Skip, Some(self.clock.now()), change)
     }
 
     /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
-    /// pass through here. Creates a missing queue if `opens`. At `now`, what rests and is not sound does not rest
-    /// any more.
+    /// pass through here. At `now`, what rests and is not sound does not rest any more. Returns `None` if nothing
+    /// was changed, because a `missing` queue is skipped, or in a fork.
     fn change_queue_with(
         self: &Arc<Self>,
         resource: &Resource,
-        opens: bool,
+        missing: Missing,
         now: Option<Moment>,
         change: impl FnOnce() -> QueueChange,
-    ) -> Changed {
+    ) -> Option<Changed> {
         if self.is_forked() {
             // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
-            return Changed::default();
+            return None;
         }
         let (mut shard, key) = self.queues.shard(resource);
-        let mut slot = match shard.entry(key) {
-            Slot::Occupied(slot) => slot,
-            Slot::Vacant(_) if !opens => return Changed::default(),
-            Slot::Vacant(slot) => {
+        let mut slot = match (shard.entry(key), missing) {
+            (Slot::Occupied(slot), _) => slot,
+            (Slot::Vacant(_), Missing::Skip) => return None,
+            (Slot::Vacant(slot), Missing::Create) => {
                 let store_has_queue = self.profile().order >= QueueOrder::Fifo;
                 let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
                 slot.insert_entry(Entry { queue, patience: None, busy: None, unused_gone: None })
@@ -423,7 +433,7 @@ impl Engine {
         for id in std::mem::take(&mut changed.handoff_candidates) {
             self.end_handoff_in_time(resource, id);
         }
-        changed
+        Some(changed)
     }
 
     /// Ends local hand-off of a claim when its time is over: its age is counted from before now.
