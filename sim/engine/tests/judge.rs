@@ -424,18 +424,18 @@ impl Judge {
             seen.kept_waiting.remove(&key);
             return;
         };
-        let (number, since) = *seen
+        let (ticket, since) = *seen
             .kept_waiting
             .entry(key)
             .and_modify(|kept| {
-                *kept = if kept.0 == head.number { *kept } else { (head.number, Instant::now()) }
+                *kept = if kept.0 == head.ticket { *kept } else { (head.ticket, Instant::now()) }
             })
-            .or_insert((head.number, Instant::now()));
+            .or_insert((head.ticket, Instant::now()));
         drop(seen);
         if since.elapsed() > BOUND {
             let waits = look.waiting.len();
             self.fail(format!(
-                "the first of c{client} sleeps, although {resource} has had room for {} for {:?}: number {number}, and {waits} \
+                "the first of c{client} sleeps, although {resource} has had room for {} for {:?}: ticket {ticket}, and {waits} \
                  claims wait",
                 head.share,
                 since.elapsed()

@@ -22,15 +22,26 @@ use crate::engine::acquire::requester::Requester;
 use crate::mutant::mutant;
 
 /// A place in the queue: the greater priority first, then the order of arrival.
-pub(crate) type Place = (Reverse<i32>, u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    priority: Reverse<i32>,
+    /// The number of its ticket: it is unique, and rises from arrival to arrival.
+    ticket: u64,
+}
+
+impl Place {
+    pub(crate) fn new(priority: i32, ticket: u64) -> Place {
+        Place { priority: Reverse(priority), ticket }
+    }
+}
 
 /// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
 /// carries out inline, `R` that of a claim that rests.
 #[derive(Debug)]
 pub(crate) struct LocalQueue<W, E, R> {
     waiters: BTreeMap<Place, Waiter<W>>,
-    /// The number of the last waiter that entered.
-    last_entered: u64,
+    /// The ticket of the last waiter that entered.
+    last_ticket: u64,
     contending: Option<Contending>,
     held: Vec<HeldClaim>,
     /// Those of the held claims that belong to no task.
@@ -60,7 +71,7 @@ struct Contending {
     want: Want,
     /// The id of its claim, once that is drawn.
     id: Option<ClaimId>,
-    /// The number of the last waiter that had entered by then.
+    /// The ticket of the last waiter that had entered by then.
     drawn_after: u64,
     /// `true` once its patience was ended, because nothing needs it any more.
     is_stopped: bool,
@@ -85,8 +96,8 @@ pub(crate) struct HeldClaim {
 #[cfg(leasehold_sim)]
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// The unique number of its place.
-    pub number: u64,
+    /// The number of its ticket.
+    pub ticket: u64,
     /// The share that it requests.
     pub share: Share,
     /// `true` if no other waiter came before it.
@@ -203,7 +214,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
     pub(crate) fn new(store_has_queue: bool, is_closed: bool) -> Self {
         LocalQueue {
             waiters: BTreeMap::new(),
-            last_entered: 0,
+            last_ticket: 0,
             contending: None,
             held: Vec::new(),
             resting: Vec::new(),
@@ -225,7 +236,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         let skips_follow_up = self.skips_follow_up(&change);
         match change {
             Change::Enter { place, want, task, entered, handle } => {
-                self.last_entered = place.1;
+                self.last_ticket = place.ticket;
                 outcome.waits_for_itself = task.is_some()
                     && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
                 match self.resume(&want, task) {
@@ -244,7 +255,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
                     !outcome.is_allowed && self.admits(want.share, |held| !held.is_unused);
             }
             Change::Drawn(id) => {
-                let drawn_after = self.last_entered;
+                let drawn_after = self.last_ticket;
                 if let Some(contending) = &mut self.contending {
                     (contending.id, contending.drawn_after) = (Some(id), drawn_after);
                 }
@@ -304,7 +315,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         let place = contending.as_ref().and_then(|contending| self.first(&contending.want));
         let drawn_after = contending.map_or(u64::MAX, |contending| contending.drawn_after);
         // No later claim is granted beside one that excludes all others.
-        let is_late = |place: &Place| place.1 > drawn_after && !claim.want.share.is_exclusive();
+        let is_late = |place: &Place| place.ticket > drawn_after && !claim.want.share.is_exclusive();
         let is_handed_on =
             place.as_ref().is_some_and(is_late) && !mutant!("a claim of others counts as asked for");
         let taker = place.and_then(|place| self.waiters.remove(&place));
@@ -474,16 +485,16 @@ impl<W, E, R> LocalQueue<W, E, R> {
     /// Returns `true` if a contender for `want` is useful: some waiter wants it, and the first waiter
     /// could not be granted its own request any sooner without it.
     fn is_useful(&self, want: &Want) -> bool {
-        let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
-        // The waiter that would get the contender's claim.
-        let Some((_, came)) = self.first(want) else { return false };
+        let Some((first_place, first)) = self.waiters.first_key_value() else { return false };
+        // That of the waiter that would get the contender's claim.
+        let Some(place) = self.first(want) else { return false };
         let share = first.want.share;
         // A share of smaller weight or larger capacity may fit where that of the contender does not.
         let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
         // Priority alone does not take over the place of another waiter, unless that waiter waits for this
         // process.
         let waits_for_us = self.fits(share) && !self.fits(want.share);
-        !(waits_for_us || (is_easier && *first_came < came))
+        !(waits_for_us || (is_easier && first_place.ticket < place.ticket))
     }
 
     /// Returns `true` if a task outside the queue may ask the server: if no claim of this process that counts is
@@ -525,11 +536,11 @@ impl<W, E, R> LocalQueue<W, E, R> {
     /// Returns the first waiter.
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self) -> Option<Head> {
-        let ((_, number), first) = self.waiters.first_key_value()?;
+        let (place, first) = self.waiters.first_key_value()?;
         Some(Head {
-            number: *number,
+            ticket: place.ticket,
             share: first.want.share,
-            came_first: self.waiters.keys().all(|(_, other)| other >= number),
+            came_first: self.waiters.keys().all(|other| other.ticket >= place.ticket),
             contender: self.contending.as_ref().and_then(|contending| contending.id),
         })
     }

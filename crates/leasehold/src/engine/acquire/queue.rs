@@ -9,7 +9,6 @@
 //! held for a few instructions only, and never while anything is sent, spawned or dropped that could call
 //! back into this module.
 
-use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,11 +136,11 @@ impl Engine {
     pub(crate) fn enter_queue(self: &Arc<Self>, want: Want, priority: i32) -> Ticket {
         let (reply, receiver) = oneshot::channel();
         let resource = want.resource.clone();
-        let (task, mut place) = (Requester::here(), (Reverse(priority), 0));
+        let (task, mut place) = (Requester::here(), Place::new(priority, 0));
         let entered = self.clock.now();
         let changed = self.change_queue_with(&resource, Missing::Create, Some(entered), || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
-            place.1 = self.queues.next_ticket.fetch_add(1, Ordering::Relaxed);
+            place = Place::new(priority, self.queues.next_ticket.fetch_add(1, Ordering::Relaxed));
             Change::Enter { place, want, task, entered, handle: reply }
         });
         let mut changed = changed.unwrap_or_default();

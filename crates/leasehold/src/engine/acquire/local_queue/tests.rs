@@ -102,9 +102,9 @@ fn want((share, noted): Kind) -> Want {
     })
 }
 
-/// Enters the queue at the moment whose number is that of the place.
+/// Enters the queue at the moment whose number is that of the ticket.
 fn enter(place: Place, want: Want) -> Change<u64, ClaimId, ClaimId> {
-    Change::Enter { place, want, task: None, entered: Moment::from_nanos(place.1), handle: place.1 }
+    Change::Enter { place, want, task: None, entered: Moment::from_nanos(place.ticket), handle: place.ticket }
 }
 
 fn fits(held: impl Iterator<Item = Share>, share: Share) -> bool {
@@ -162,7 +162,7 @@ impl Model {
     fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
             Step::Enter { kind, priority } => {
-                let place = (Reverse(priority), self.number());
+                let place = Place::new(priority, self.number());
                 let resumed = self.resume(&want(kind));
                 if resumed.is_none() {
                     self.waiters.push((place, want(kind)));
@@ -173,7 +173,7 @@ impl Model {
                     resumed,
                     "a claim that rests goes to the first that wants it"
                 );
-                prop_assert_eq!(outcome.taker, resumed.map(|_| (place.1, want(kind))));
+                prop_assert_eq!(outcome.taker, resumed.map(|_| (place.ticket, want(kind))));
             }
             Step::Leave(which) if !self.waiters.is_empty() => {
                 let (place, _) = self.waiters.remove(which % self.waiters.len());
@@ -217,7 +217,7 @@ impl Model {
                     self.in_order().into_iter().filter(|(_, want)| failed && *want == ended).collect();
                 self.waiters.retain(|waiter| !expected.contains(waiter));
                 let outcome = self.apply(Change::Ended { failed, outage: None })?;
-                let expected: Vec<_> = expected.into_iter().map(|(place, _)| place.1).collect();
+                let expected: Vec<_> = expected.into_iter().map(|(place, _)| place.ticket).collect();
                 prop_assert_eq!(outcome.failed, expected);
             }
             Step::GrantedOutsideQueue(kind) => {
@@ -283,7 +283,7 @@ impl Model {
         let outcome = self.apply(Change::Granted(HeldClaim::new(id, granted, None)))?;
         prop_assert_eq!(
             outcome.taker,
-            taker.map(|(place, want)| (place.1, want)),
+            taker.map(|(place, want)| (place.ticket, want)),
             "the first who wants this"
         );
         Ok(())
@@ -333,7 +333,7 @@ impl Model {
         prop_assert_eq!(outcome.rests, rests, "it rests if nothing waits");
         prop_assert_eq!(
             outcome.taker,
-            taker.map(|(place, want)| (place.1, want)),
+            taker.map(|(place, want)| (place.ticket, want)),
             "the first, if it wants just this"
         );
         Ok(is_handed)
@@ -387,7 +387,7 @@ impl Model {
                         !sleeps || *is_stopped,
                         "the first waiter fits, and sleeps behind a contender that does not"
                     );
-                    let came_before = first_place.1 < place.1;
+                    let came_before = first_place.ticket < place.ticket;
                     let asks_for_less = first.share.weight() < want.share.weight()
                         || first.share.capacity() > want.share.capacity();
                     prop_assert!(
@@ -634,8 +634,8 @@ fn outage_ends_the_waits_that_are_as_long() {
     };
     let filled = || {
         let mut queue = LocalQueue::new(true, false);
-        for (number, noted) in [(1, false), (2, true), (3, false), (4, true)] {
-            queue.apply(enter((Reverse(0), number), want((Share::MUTEX, noted))));
+        for (ticket, noted) in [(1, false), (2, true), (3, false), (4, true)] {
+            queue.apply(enter(Place::new(0, ticket), want((Share::MUTEX, noted))));
         }
         queue
     };
@@ -651,7 +651,7 @@ fn outage_ends_the_waits_that_are_as_long() {
 #[test]
 fn closed_local_queue_stops_its_contender_and_starts_none() {
     let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
-    let enter = |number| enter((Reverse(0), number), want((Share::MUTEX, false)));
+    let enter = |ticket| enter(Place::new(0, ticket), want((Share::MUTEX, false)));
     assert!(queue.apply(enter(1)).start.is_some());
     assert!(queue.apply(Change::Close).stop);
     assert!(!queue.apply(Change::Close).stop);
@@ -659,8 +659,8 @@ fn closed_local_queue_stops_its_contender_and_starts_none() {
     assert!(queue.apply(enter(2)).start.is_none());
     let id = ClaimId::from_bytes([1; 16]);
     assert!(!queue.apply(Change::ReleaseInline(id, id)).is_allowed);
-    assert!(!queue.apply(Change::Leave((Reverse(0), 1))).is_idle);
-    assert!(queue.apply(Change::Leave((Reverse(0), 2))).is_idle);
+    assert!(!queue.apply(Change::Leave(Place::new(0, 1))).is_idle);
+    assert!(queue.apply(Change::Leave(Place::new(0, 2))).is_idle);
     assert!(LocalQueue::<u64, ClaimId, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
 }
 
@@ -710,14 +710,14 @@ fn claim_that_was_drawn_before_its_taker_came_is_handed_on() {
         for comes_late in [false, true] {
             let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
             let id = ClaimId::from_bytes([1; 16]);
-            let first = (Reverse(0), 1);
+            let first = Place::new(0, 1);
             queue.apply(enter(first, want((share, false))));
             if comes_late {
                 queue.apply(Change::Drawn(id));
-                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(enter(Place::new(0, 2), want((share, false))));
                 queue.apply(Change::Leave(first));
             } else {
-                queue.apply(enter((Reverse(0), 2), want((share, false))));
+                queue.apply(enter(Place::new(0, 2), want((share, false))));
                 queue.apply(Change::Leave(first));
                 queue.apply(Change::Drawn(id));
             }
@@ -732,7 +732,7 @@ fn claim_that_was_drawn_before_its_taker_came_is_handed_on() {
 fn queued_claim_is_that_of_the_same_request() {
     let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
     let (plain, noted) = (want((Share::READER, false)), want((Share::READER, true)));
-    queue.apply(enter((Reverse(0), 1), plain.clone()));
+    queue.apply(enter(Place::new(0, 1), plain.clone()));
     assert_eq!(queue.queued_claim(&plain), None, "it is not drawn yet");
     let id = ClaimId::from_bytes([1; 16]);
     queue.apply(Change::Drawn(id));
