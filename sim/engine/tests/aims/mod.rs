@@ -1,8 +1,8 @@
 //! Programs that aim at one promise, where random ones come to it seldom or never.
 
+mod linger;
 mod order;
 mod parts;
-mod rest;
 mod runtime;
 mod slow;
 
@@ -13,17 +13,17 @@ use std::time::Duration;
 use simulated::local::MemoryBackend;
 use simulated::{Client, TokioClock, probe};
 
+pub(crate) use linger::{
+    a_waiter_behind_a_use_after_a_rest, a_waiter_on_a_store_without_a_queue,
+    an_owner_returns_to_what_is_kept, doubt_at_rest, limited_uses_of_what_rests,
+    tries_beside_an_unused_permit, tries_while_nobody_uses_it,
+};
 pub(crate) use order::{
     a_claim_of_a_reader_that_left, a_read_behind_a_refused_writer, a_task_locks_in_a_loop,
     an_upgrade_without_a_timely_answer, readers_behind_a_writer, the_next_behind_a_handoff,
     tries_behind_a_waiter,
 };
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
-pub(crate) use rest::{
-    a_waiter_behind_a_use_after_a_rest, a_waiter_on_a_store_without_a_queue,
-    an_owner_returns_to_what_is_kept, doubt_at_rest, limited_uses_of_what_rests,
-    tries_beside_an_unused_permit, tries_while_nobody_uses_it,
-};
 pub(crate) use runtime::{a_runtime_ends, a_runtime_ends_after_a_release};
 pub(crate) use slow::answers_take_longer_than_leases;
 
