@@ -158,14 +158,14 @@ fn an_upgrade_is_not_reported() {
 }
 
 #[test]
-fn a_rest_has_no_end() {
-    is_found("a rest has no end", "without holders and waiters");
+fn a_claim_lingers_without_end() {
+    is_found("a claim lingers without end", "without holders and waiters");
 }
 
 #[test]
 fn what_is_over_is_handed_off() {
     let mutant = "what is over is handed off";
-    is_found_by_aim(mutant, "passed a waiter of another", aims::a_waiter_behind_a_use_after_a_rest);
+    is_found_by_aim(mutant, "passed a waiter of another", aims::a_waiter_behind_the_use_of_what_lingered);
 }
 
 #[test]
@@ -181,8 +181,9 @@ fn a_try_leaves_alone_what_fits_beside_it() {
 }
 
 #[test]
-fn a_doubt_at_rest_is_reported() {
-    is_found_by_aim("a doubt at rest is reported", "is reported", aims::doubt_at_rest);
+fn a_doubt_about_a_lingering_claim_is_reported() {
+    let mutant = "a doubt about a lingering claim is reported";
+    is_found_by_aim(mutant, "is reported", aims::doubt_about_a_lingering_claim);
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn the_end_of_a_max_hold_renews() {
     is_found_by_aim(
         "the end of a max_hold renews",
         "none of which was due",
-        aims::limited_uses_of_what_rests,
+        aims::limited_uses_of_what_lingers,
     );
 }
 
@@ -206,8 +207,8 @@ fn a_released_lock_is_lost() {
 }
 
 #[test]
-fn claims_rest_without_a_queue() {
-    let mutant = "claims rest without a queue";
+fn claims_linger_without_a_queue() {
+    let mutant = "claims linger without a queue";
     is_found_by_aim(mutant, "starves", aims::a_waiter_on_a_store_without_a_queue);
 }
 

@@ -61,7 +61,7 @@ impl Passed {
         Passed { all: self.all.saturating_add(1), handoffs: self.handoffs.saturating_add(1) }
     }
 
-    /// Returns the numbers after one more rest.
+    /// Returns the numbers after the claim has lingered once more, and is used again.
     pub(super) fn resumed(self) -> Passed {
         Passed { all: self.all.saturating_add(1), ..self }
     }

@@ -60,12 +60,12 @@ pub(crate) struct Lease {
     pinned: AtomicBool,
     /// Why another client asked for its release, where this process knows.
     revoked: OnceLock<Arc<str>>,
-    /// The time for which it may rest, from the first time that it does.
+    /// The time for which it may linger, from the first time that it does.
     linger: Duration,
-    /// The end of that time; unset until it rests for the first time.
-    rests_until: OnceLock<Moment>,
+    /// The end of that time; unset until it lingers for the first time.
+    linger_until: OnceLock<Moment>,
     /// `true` while it belongs to no task. A loss concerns nobody then.
-    is_at_rest: AtomicBool,
+    is_lingering: AtomicBool,
     /// The registration for losses that only the backend can see; lives as long as the claim.
     listening: OnceLock<LossSubscription>,
 }
@@ -110,8 +110,8 @@ impl Lease {
             pinned: AtomicBool::new(false),
             revoked: OnceLock::new(),
             linger: Duration::ZERO,
-            rests_until: OnceLock::new(),
-            is_at_rest: AtomicBool::new(false),
+            linger_until: OnceLock::new(),
+            is_lingering: AtomicBool::new(false),
             listening: OnceLock::new(),
         }
     }
@@ -121,33 +121,35 @@ impl Lease {
         self.linger = linger;
     }
 
-    /// Returns the end of a rest that begins now; `None` if it does not rest any more, or never does. All
-    /// rests of a claim end at the same moment, so that others do not wait for one after the other.
-    pub(super) fn rest_end(&self, now: Moment) -> Option<Moment> {
-        let until = self.rests_until.get().copied().unwrap_or_else(|| now.after(self.linger));
+    /// Returns the time until which it may linger from `now` on; `None` if it lingers no more, or never does. It is the
+    /// same for all times that the claim lingers, so that others do not wait for one after the other.
+    pub(super) fn linger_end(&self, now: Moment) -> Option<Moment> {
+        let until = self.linger_until.get().copied().unwrap_or_else(|| now.after(self.linger));
         (now < until).then_some(until)
     }
 
-    /// Records that it rests, until this moment at most. Returns `true` for the first time.
-    pub(super) fn begin_rests(&self, until: Moment) -> bool {
-        self.rests_until.set(until).is_ok()
+    /// Records that it lingers, until this moment at most. Returns `true` for the first time.
+    pub(super) fn begin_linger(&self, until: Moment) -> bool {
+        self.linger_until.set(until).is_ok()
     }
 
     /// Records whether it belongs to no task.
-    pub(super) fn set_at_rest(&self, is_at_rest: bool) {
-        self.is_at_rest.store(is_at_rest, Ordering::SeqCst);
+    pub(super) fn set_lingering(&self, is_lingering: bool) {
+        self.is_lingering.store(is_lingering, Ordering::SeqCst);
     }
 
-    /// Returns `true` if it belongs to no task, so that neither doubt nor a loss concerns any: it rests, or it is
+    /// Returns `true` if it belongs to no task, so that neither doubt nor a loss concerns any: it lingers, or it is
     /// being released.
     fn is_unused(&self) -> bool {
-        let rests = self.is_at_rest.load(Ordering::SeqCst) && !mutant!("a doubt at rest is reported");
+        let lingers = self.is_lingering.load(Ordering::SeqCst)
+            && !mutant!("a doubt about a lingering claim is reported");
         let is_retired = || self.retired.load(Ordering::SeqCst) && !mutant!("a released lock is lost");
-        rests || is_retired()
+        lingers || is_retired()
     }
 
-    /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
-    pub(super) fn is_sound(&self, now: Moment) -> bool {
+    /// Returns `true` if a task could use it at `now`: it is valid, and not being released. Marks nothing, so it may be
+    /// called under a lock.
+    pub(super) fn is_usable(&self, now: Moment) -> bool {
         let is_valid = |health: Health| health.state == State::Valid && health.overdue(now).is_none();
         self.process.is_this() && !self.retired.load(Ordering::SeqCst) && is_valid(self.health.get())
     }
@@ -489,7 +491,7 @@ impl Changes {
     }
 
     /// Waits until the claim is not valid any more, or is released.
-    pub(crate) async fn unsound(&mut self) {
+    pub(crate) async fn not_valid(&mut self) {
         self.until(|state| (state != State::Valid).then_some(())).await;
     }
 

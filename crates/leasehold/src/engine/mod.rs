@@ -512,9 +512,9 @@ impl Drop for Engine {
             std::mem::forget(self.0.take());
             return;
         }
-        // No handle is left through which a task could get a claim that rests.
+        // No handle is left through which a task could get a lingering claim.
         let Some(parts) = &mut self.0 else { return };
-        for lease in parts.queues.take_resting() {
+        for lease in parts.queues.take_lingering() {
             if lease.retire() {
                 parts.renewer.forget(&lease);
                 parts.reaper.abandon(lease.claim.clone());

@@ -247,12 +247,12 @@ async fn try_during_the_release_of_an_unused_lock_gets_it() {
     assert_eq!(wire.calls(Verb::Release), 1, "its time is over, and the store has not answered");
     assert!(job(&locks).try_lock().await.unwrap().is_some());
     settle().await;
-    // Two that ask at once, where the first ends the rest.
+    // Two that ask at once, where the first one has it released.
     let lock = locks.rwlock("data").ttl(TTL).linger(LINGER);
     drop(lock.write().await.unwrap());
     let (one, two) = tokio::join!(lock.try_read(), lock.try_read());
     assert!(one.unwrap().is_some() && two.unwrap().is_some());
-    // The same for a reader that becomes a writer beside a reader that rests.
+    // The same for a reader that becomes a writer beside a reader that lingers.
     let mut upgradable = lock.upgradable_read().await.unwrap();
     drop(lock.read().await.unwrap());
     assert!(upgradable.try_upgrade().await.unwrap(), "no other task reads");
@@ -452,7 +452,7 @@ async fn doubt_about_an_unused_lock_is_reported_to_nobody() {
     used(&job(&locks).ttl(ms(1_000))).await;
     wire.set(Verb::Renew, Mode::LoseRequest);
     tokio::time::sleep(ms(900)).await;
-    assert!(wire.calls(Verb::Renew) > 0 && wire.calls(Verb::Release) == 1, "the doubt has ended the rest");
+    assert!(wire.calls(Verb::Renew) > 0 && wire.calls(Verb::Release) == 1, "the doubt has released it");
     assert_eq!(
         (counter.count("BecameSuspect"), counter.count("Recovered"), counter.count("Lost")),
         (0, 0, 0)
@@ -558,7 +558,7 @@ async fn listeners_and_limits_of_one_use_end_with_it() {
     assert!(token.is_cancelled());
     tokio::time::sleep(ms(500)).await;
     let guard = lock.lock().await.unwrap();
-    assert_eq!(wire.calls(Verb::Contend), 1, "the limit of one use ends no rest");
+    assert_eq!(wire.calls(Verb::Contend), 1, "the limit of one use does not release it");
     let token = guard.cancellation_token();
     tokio::time::sleep(ms(200)).await;
     assert!(!token.is_cancelled() && guard.check().is_ok());
@@ -747,7 +747,7 @@ async fn try_that_a_used_permit_refuses_does_not_wait_for_an_unused_one() {
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
-/// A lock at rest costs the store nearly nothing.
+/// A lock that lingers costs the store nearly nothing.
 #[tokio::test(start_paused = true)]
 async fn unused_lock_is_looked_at_seldom_or_never() {
     for (world, looks) in [(World::new(), 2), (World::polling(), 0)] {

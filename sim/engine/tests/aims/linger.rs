@@ -1,4 +1,4 @@
-//! Programs in which a claim rests, and another task asks.
+//! Programs in which a claim lingers, and another task asks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::{aimed, client, store};
 use crate::judge::Verdict;
 
-/// Lets two tasks try at any time of a rest, or while the claim that rested is being released.
+/// Lets two tasks try while a claim lingers, or while it is being released afterwards.
 pub(crate) fn tries_while_nobody_uses_it(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let wire = Arc::new(Fault::over(store()));
@@ -27,7 +27,7 @@ pub(crate) fn tries_while_nobody_uses_it(seed: u64, mutant: &'static str) -> Ver
     })
 }
 
-/// Lets a task try for a permit that fits beside one that rests here, but not beside those of another client too.
+/// Lets a task try for a permit that fits beside one that lingers here, but not beside those of another client too.
 pub(crate) fn tries_beside_an_unused_permit(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let store = store();
@@ -72,8 +72,8 @@ impl EventSubscriber for Doubts {
     }
 }
 
-/// Lets the store not answer the renewals of a claim that rests.
-pub(crate) fn doubt_at_rest(seed: u64, mutant: &'static str) -> Verdict {
+/// Lets the store not answer the renewals of a lingering claim.
+pub(crate) fn doubt_about_a_lingering_claim(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let (wire, doubts) = (Arc::new(Fault::over(store())), Arc::new(Doubts::default()));
         let builder = Client::builder().clock(Arc::new(TokioClock::new())).note(Note::default());
@@ -90,7 +90,7 @@ pub(crate) fn doubt_at_rest(seed: u64, mutant: &'static str) -> Verdict {
 }
 
 /// Lets a task use a lock that lingers again and again, each time with a limit that ends long before a renewal is due.
-pub(crate) fn limited_uses_of_what_rests(seed: u64, mutant: &'static str) -> Verdict {
+pub(crate) fn limited_uses_of_what_lingers(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let wire = Arc::new(Fault::over(store()));
         let locks = client(wire.clone());
@@ -127,8 +127,8 @@ pub(crate) fn a_waiter_on_a_store_without_a_queue(seed: u64, mutant: &'static st
     })
 }
 
-/// Lets another client wait for a lock that is used once more since it rested, and a task of its own client after that.
-pub(crate) fn a_waiter_behind_a_use_after_a_rest(seed: u64, mutant: &'static str) -> Verdict {
+/// Lets another client wait for a lock that is used once more since it lingered, and then a task of its own client.
+pub(crate) fn a_waiter_behind_the_use_of_what_lingered(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let store = MemoryBackend::with_clock(Arc::new(TokioClock::new()));
         // Where the store does not notify of the waiter, the end of the linger time is what counts.

@@ -14,8 +14,8 @@ use simulated::local::MemoryBackend;
 use simulated::{Client, TokioClock, probe};
 
 pub(crate) use linger::{
-    a_waiter_behind_a_use_after_a_rest, a_waiter_on_a_store_without_a_queue,
-    an_owner_returns_to_what_is_kept, doubt_at_rest, limited_uses_of_what_rests,
+    a_waiter_behind_the_use_of_what_lingered, a_waiter_on_a_store_without_a_queue,
+    an_owner_returns_to_what_is_kept, doubt_about_a_lingering_claim, limited_uses_of_what_lingers,
     tries_beside_an_unused_permit, tries_while_nobody_uses_it,
 };
 pub(crate) use order::{

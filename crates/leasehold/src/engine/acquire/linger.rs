@@ -1,13 +1,13 @@
-//! Claims that rest: they stay with the process after their last user, for the next one.
+//! Lingering claims: they stay with the process after their last user, for the next one.
 //!
 //! The idea is that of the lock managers of cluster file systems, which cache a granted lock in the node until
-//! another node wants it. Which claim rests, and which request gets it, is decided by the local queue. Here is
+//! another node wants it. Which claim lingers, and which request gets it, is decided by the local queue. Here is
 //! what follows from it outside of the queue.
 //!
-//! Ground rules: a claim that rests belongs to no task, so its loss is reported to nobody, and nothing waits for
-//! it. All rests of a claim end at one moment, at most the linger time after the first one began. One task for
-//! each such claim, and not for each rest, ends them: then, or if the claim is not valid any more, or if another
-//! client waits, as far as the store notifies this client of that.
+//! Ground rules: a lingering claim belongs to no task, so its loss is reported to nobody, and nothing waits for
+//! it. However often it is used meanwhile, it lingers no later than one moment: the linger time after it lingered
+//! first. One task for each such claim, and not for each of these times, ends that: then, or if the claim is not
+//! valid any more, or if another client waits, as far as the store notifies this client of that.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,23 +27,23 @@ use crate::engine::lease::{Ended, Lease, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
-/// A claim that rests.
+/// A claim that lingers.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct LingeringClaim {
     lease: Arc<Lease>,
     passed: Passed,
     until: Moment,
 }
 
-impl Rest {
-    /// Returns the end of the rest at the latest.
+impl LingeringClaim {
+    /// Returns the time until which it lingers at most.
     pub(super) fn until(&self) -> Moment {
         self.until
     }
 
     /// Returns `true` if a task may get the claim at `now`.
-    pub(super) fn is_sound(&self, now: Moment) -> bool {
-        now < self.until && self.lease.is_sound(now)
+    pub(super) fn is_usable(&self, now: Moment) -> bool {
+        now < self.until && self.lease.is_usable(now)
     }
 
     pub(super) fn into_lease(self) -> Arc<Lease> {
@@ -57,7 +57,7 @@ pub(crate) enum TriedLocally {
     Allowed,
     /// Claims of this process are in its way, or in the way of the first waiter.
     Refused,
-    /// It gets a claim that rested.
+    /// It gets a claim that lingered.
     Granted(Hold),
 }
 
@@ -80,11 +80,11 @@ impl Engine {
     /// Asks the local queue once; `None` if the task has to ask again once no claim is left that no task has.
     fn try_in_queue(self: &Arc<Self>, want: &Want) -> Option<TriedLocally> {
         let change = || Change::Try { want: want.clone(), task: Requester::here() };
-        let Some(mut changed) = self.change_sound_queue(&want.resource, change) else {
+        let Some(mut changed) = self.change_queue_after_linger_check(&want.resource, change) else {
             return Some(TriedLocally::Allowed);
         };
         match changed.resumed.take() {
-            Some(rest) => Some(TriedLocally::Granted(self.use_again(rest, want.max_hold))),
+            Some(lingering) => Some(TriedLocally::Granted(self.use_again(lingering, want.max_hold))),
             None if changed.is_allowed => Some(TriedLocally::Allowed),
             None if changed.may_try_later && !mutant!("what nobody uses is in the way") => None,
             None => Some(TriedLocally::Refused),
@@ -103,37 +103,37 @@ impl Engine {
         }
     }
 
-    /// Begins the next use of a claim that rested.
-    pub(super) fn use_again(self: &Arc<Self>, rest: Rest, max_hold: Option<Duration>) -> Hold {
-        let Rest { lease, passed, .. } = rest;
-        lease.set_at_rest(false);
+    /// Begins the next use of a claim that lingered.
+    pub(super) fn use_again(self: &Arc<Self>, lingering: LingeringClaim, max_hold: Option<Duration>) -> Hold {
+        let LingeringClaim { lease, passed, .. } = lingering;
+        lease.set_lingering(false);
         self.renewer.limit_hold(&lease, max_hold);
         Hold::new(self.clone(), lease, passed.resumed())
     }
 
-    /// Returns the handle with which a claim whose use has ended may rest; `None` if it may not.
-    pub(super) fn rest_of(&self, lease: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<Rest> {
-        let until = lease.rest_end(ended.at)?;
-        let may_rest =
+    /// Returns the handle with which a claim whose use has ended may linger; `None` if it may not.
+    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<LingeringClaim> {
+        let until = lease.linger_end(ended.at)?;
+        let may_linger =
             ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.all);
-        (may_rest && self.lets_claims_rest()).then(|| {
+        (may_linger && self.lets_claims_linger()).then(|| {
             // Before another task can get it.
-            lease.set_at_rest(true);
-            Rest { lease: lease.clone(), passed, until }
+            lease.set_lingering(true);
+            LingeringClaim { lease: lease.clone(), passed, until }
         })
     }
 
     /// Returns `true` if another client that waits gets the lock at its release. Elsewhere the first that asks
-    /// afterwards gets it, which would be this process again, and after a rest the other had one chance instead of
-    /// many.
-    fn lets_claims_rest(&self) -> bool {
+    /// afterwards gets it, which would be this process again, and after a linger time the other had one chance
+    /// instead of many.
+    fn lets_claims_linger(&self) -> bool {
         let Profile { order, waiting, .. } = self.profile();
-        *order >= QueueOrder::Fifo || *waiting == WaitMode::Blocks || mutant!("claims rest without a queue")
+        *order >= QueueOrder::Fifo || *waiting == WaitMode::Blocks || mutant!("claims linger without a queue")
     }
 
-    /// Releases a claim whose rest is over.
-    pub(super) fn end_rest(self: &Arc<Self>, rest: &Rest) {
-        let lease = &rest.lease;
+    /// Releases a claim that lingers no more.
+    pub(super) fn end_linger(self: &Arc<Self>, lingering: &LingeringClaim) {
+        let lease = &lingering.lease;
         // The renewal task releases a claim that it finds lost, perhaps at this moment.
         if lease.retire() {
             self.renewer.forget(lease);
@@ -143,9 +143,9 @@ impl Engine {
         }
     }
 
-    /// Starts the linger task of a claim that rests for the first time.
-    pub(super) fn keep_rests(self: &Arc<Self>, lease: &Arc<Lease>, until: Moment) {
-        if !lease.begin_rests(until) {
+    /// Starts the linger task of a claim that lingers for the first time.
+    pub(super) fn start_linger_task(self: &Arc<Self>, lease: &Arc<Lease>, until: Moment) {
+        if !lease.begin_linger(until) {
             return;
         }
         let Claim { id, resource, .. } = &lease.claim;
@@ -159,7 +159,7 @@ impl Engine {
                 && self.profile().waiting == WaitMode::Notifies,
         };
         let mut changes = lease.watch();
-        self.spawn_detached(async move { task.run(changes.unsound()).await });
+        self.spawn_detached(async move { task.run(changes.not_valid()).await });
     }
 
     /// Looks at a resource once, or until another version than `seen`, without keeping the client alive.
@@ -175,7 +175,7 @@ impl Engine {
     }
 }
 
-/// The task that ends the rests of one claim. It holds neither the client nor the claim.
+/// The task that ends the time in which one claim may linger. It holds neither the client nor the claim.
 struct LingerTask {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
@@ -187,16 +187,16 @@ struct LingerTask {
 }
 
 impl LingerTask {
-    /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
-    async fn run(self, unsound: impl Future<Output = ()>) {
+    /// Waits for the first reason to end that. `not_valid` ends with the validity of the claim.
+    async fn run(self, not_valid: impl Future<Output = ()>) {
         tokio::select! {
             biased;
-            () = unsound => {}
+            () = not_valid => {}
             () = self.reached_end() => {}
             () = self.recalled(), if self.is_notified => {}
         }
         if let Some(engine) = self.engine.upgrade()
-            && !mutant!("a rest has no end")
+            && !mutant!("a claim lingers without end")
         {
             // Other clients may have waited long enough: no task of this process comes before them either.
             engine.end_handoff(&self.resource, self.id);
@@ -225,7 +225,7 @@ impl LingerTask {
             let looking = engine.look(&self.resource, seen.clone(), &patience);
             drop(engine);
             let pause = match looking.await {
-                // A request of this process that waits has ended the rest already.
+                // A request of this process that waits has ended it already.
                 Some(snapshot) if !snapshot.waiting.is_empty() => return,
                 Some(snapshot) if seen.as_ref() != Some(&snapshot.version) => {
                     seen = Some(snapshot.version);
@@ -238,7 +238,7 @@ impl LingerTask {
     }
 }
 
-/// The number of times that one try waits for the release of what rests in its way.
+/// The number of times that one try waits for the release of what lingers in its way.
 const RECALLS_MAX: u32 = 3;
 /// The time that the store has to answer such a release.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);

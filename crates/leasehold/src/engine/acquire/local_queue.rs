@@ -7,10 +7,10 @@
 //! After every change of an open queue one of three things holds: a useful contender is under way,
 //! nothing waits, or the first waiter has to wait for a claim that this process holds and may hand over.
 //! A contender for another waiter is useful if it does not delay the first one. The handles of waiters,
-//! of releases and of resting claims are opaque here.
+//! of releases and of lingering claims are opaque here.
 //!
-//! A claim rests if its last user is gone, and it stays with the process for the next one. Nothing rests
-//! while anything waits: a request that is not met by a resting claim ends the rest of all of them.
+//! A claim lingers if its last user is gone, and it stays with the process for the next one. Nothing lingers
+//! while anything waits: a request that is not met by a lingering claim ends that for all of them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,16 +36,16 @@ impl Place {
 }
 
 /// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
-/// carries out inline, `R` that of a claim that rests.
+/// carries out inline, `L` that of a lingering claim.
 #[derive(Debug)]
-pub(crate) struct LocalQueue<W, E, R> {
+pub(crate) struct LocalQueue<W, E, L> {
     waiters: BTreeMap<Place, Waiter<W>>,
     /// The ticket of the last waiter that entered.
     last_ticket: u64,
     contending: Option<Contending>,
     held: Vec<HeldClaim>,
     /// Those of the held claims that belong to no task.
-    resting: Vec<(ClaimId, R)>,
+    lingering: Vec<(ClaimId, L)>,
     inline_release: Option<(ClaimId, E)>,
     /// The number of tasks outside the queue that wait for what this process releases.
     dependents: u32,
@@ -84,9 +84,9 @@ pub(crate) struct HeldClaim {
     /// The request for which it was granted.
     pub(crate) want: Want,
     pub(crate) task: Option<Requester>,
-    /// `true` once local hand-off is over for it. It does not rest any more either.
+    /// `true` once local hand-off is over for it. It does not linger any more either.
     pub(crate) handoff_over: bool,
-    /// `true` while no task has it: it rests, or its rest is over and it is being released.
+    /// `true` while no task has it: it lingers, or it has lingered and is being released.
     pub(crate) is_unused: bool,
     /// `true` once it was reported in [`Outcome::handoff_candidates`].
     pub(crate) is_reported: bool,
@@ -116,12 +116,12 @@ pub(crate) struct Outage {
 }
 
 /// One change of a queue.
-pub(crate) enum Change<W, E, R> {
-    /// A task enters the queue. It gets a claim that rests, if its request matches exactly.
+pub(crate) enum Change<W, E, L> {
+    /// A task enters the queue. It gets a lingering claim, if its request matches exactly.
     Enter { place: Place, want: Want, task: Option<Requester>, entered: Moment, handle: W },
     /// A task leaves the queue, if it is still in it.
     Leave(Place),
-    /// A task that does not wait makes this request now. It gets a claim that rests in the same way.
+    /// A task that does not wait makes this request now. It gets a lingering claim in the same way.
     Try { want: Want, task: Option<Requester> },
     /// The contender has drawn the id of its claim.
     Drawn(ClaimId),
@@ -133,10 +133,10 @@ pub(crate) enum Change<W, E, R> {
     /// A claim was granted to a task outside the queue.
     GrantedOutsideQueue(HeldClaim),
     /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
-    /// its request matches exactly. If nothing waits, it rests, where `rest` is its handle. Otherwise the
+    /// its request matches exactly. If nothing waits, it lingers, where `lingering` is its handle. Otherwise the
     /// claim stays held until `Departed`.
-    Returned { id: ClaimId, left: u32, rest: Option<R> },
-    /// A claim is no longer handed off locally, and rests no more.
+    Returned { id: ClaimId, left: u32, lingering: Option<L> },
+    /// A claim is no longer handed off locally, and lingers no more.
     HandoffOver(ClaimId),
     /// The caller of a release wants to carry it out inline.
     ReleaseInline(ClaimId, E),
@@ -152,18 +152,18 @@ pub(crate) enum Change<W, E, R> {
 
 /// The consequences of a change.
 #[derive(Debug)]
-pub(crate) struct Outcome<W, E, R> {
+pub(crate) struct Outcome<W, E, L> {
     /// The waiter that gets what was granted or released, with its request.
     pub(crate) taker: Option<(W, Want)>,
     /// `true` if the taker came after the claim, which was drawn for others, and other clients may have been granted
     /// later claims before it came: the claim is handed on to it.
     pub(crate) is_handed_on: bool,
-    /// The resting claim that the taker gets, or a task whose `Try` is allowed.
-    pub(crate) resumed: Option<R>,
-    /// `true` if the released claim rests now.
-    pub(crate) rests: bool,
-    /// The claims whose rest is over: the caller has to release them.
-    pub(crate) rests_over: Vec<R>,
+    /// The lingering claim that the taker gets, or a task whose `Try` is allowed.
+    pub(crate) resumed: Option<L>,
+    /// `true` if the released claim lingers now.
+    pub(crate) lingers: bool,
+    /// The claims that linger no more: the caller has to release them.
+    pub(crate) linger_over: Vec<L>,
     /// The waiters that get the contender's error.
     pub(crate) failed: Vec<W>,
     /// The request for which a contender has to be started.
@@ -187,14 +187,14 @@ pub(crate) struct Outcome<W, E, R> {
     pub(crate) is_idle: bool,
 }
 
-impl<W, E, R> Default for Outcome<W, E, R> {
+impl<W, E, L> Default for Outcome<W, E, L> {
     fn default() -> Self {
         Outcome {
             taker: None,
             is_handed_on: false,
             resumed: None,
-            rests: false,
-            rests_over: Vec::new(),
+            lingers: false,
+            linger_over: Vec::new(),
             failed: Vec::new(),
             start: None,
             failing_since: None,
@@ -209,7 +209,7 @@ impl<W, E, R> Default for Outcome<W, E, R> {
     }
 }
 
-impl<W, E, R> LocalQueue<W, E, R> {
+impl<W, E, L> LocalQueue<W, E, L> {
     /// Creates an empty queue.
     pub(crate) fn new(store_has_queue: bool, is_closed: bool) -> Self {
         LocalQueue {
@@ -217,7 +217,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
             last_ticket: 0,
             contending: None,
             held: Vec::new(),
-            resting: Vec::new(),
+            lingering: Vec::new(),
             inline_release: None,
             dependents: 0,
             store_has_queue,
@@ -228,7 +228,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
     }
 
     /// Applies a change and returns its consequences.
-    pub(crate) fn apply(&mut self, change: Change<W, E, R>) -> Outcome<W, E, R> {
+    pub(crate) fn apply(&mut self, change: Change<W, E, L>) -> Outcome<W, E, L> {
         #[cfg(test)]
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
@@ -240,7 +240,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
                 outcome.waits_for_itself = task.is_some()
                     && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
                 match self.resume(&want, task) {
-                    Some(rest) => (outcome.taker, outcome.resumed) = (Some((handle, want)), Some(rest)),
+                    Some(lingering) => (outcome.taker, outcome.resumed) = (Some((handle, want)), Some(lingering)),
                     None => drop(self.waiters.insert(place, Waiter { want, task, entered, handle })),
                 }
             }
@@ -268,10 +268,10 @@ impl<W, E, R> LocalQueue<W, E, R> {
                     outage.zip(first).map(|(outage, first)| outage.began.max(first.entered));
             }
             Change::GrantedOutsideQueue(claim) => self.held.push(claim),
-            Change::Returned { id, left, rest } => {
+            Change::Returned { id, left, lingering } => {
                 outcome.taker = self.hand_off(id, left);
-                let rest = rest.filter(|_| outcome.taker.is_none());
-                outcome.rests = rest.is_some_and(|rest| self.rest(id, rest));
+                let lingering = lingering.filter(|_| outcome.taker.is_none());
+                outcome.lingers = lingering.is_some_and(|lingering| self.let_linger(id, lingering));
             }
             Change::HandoffOver(id) => {
                 self.held.iter_mut().filter(|held| held.id == id).for_each(|held| held.handoff_over = true);
@@ -286,8 +286,8 @@ impl<W, E, R> LocalQueue<W, E, R> {
             Change::AddDependent => self.dependents += 1,
             Change::RemoveDependent => self.dependents -= 1,
             Change::Departed(id) => {
-                // If it still rests, the renewal task has released it, and the caller finds nothing to do.
-                self.take_rests(&mut outcome.rests_over, |claim| claim.id == id);
+                // If it still lingers, the renewal task has released it, and the caller finds nothing to do.
+                self.take_lingering(&mut outcome.linger_over, |claim| claim.id == id);
                 self.held.retain(|claim| claim.id != id);
                 self.inline_release.take_if(|(released, _)| *released == id);
             }
@@ -351,50 +351,50 @@ impl<W, E, R> LocalQueue<W, E, R> {
         Some((waiter.handle, waiter.want))
     }
 
-    /// Gives a resting claim to a task, if its request matches exactly. Returns the handle of the claim.
-    fn resume(&mut self, want: &Want, task: Option<Requester>) -> Option<R> {
-        let LocalQueue { held, resting, .. } = self;
-        // Nothing waits while a claim rests, so no waiter is overtaken.
-        let (at, claim) = resting.iter().enumerate().find_map(|(at, (id, _))| {
+    /// Gives a lingering claim to a task, if its request matches exactly. Returns the handle of the claim.
+    fn resume(&mut self, want: &Want, task: Option<Requester>) -> Option<L> {
+        let LocalQueue { held, lingering, .. } = self;
+        // Nothing waits while a claim lingers, so no waiter is overtaken.
+        let (at, claim) = lingering.iter().enumerate().find_map(|(at, (id, _))| {
             let claim = held.iter().position(|claim| claim.id == *id && claim.may_serve(want))?;
             Some((at, claim))
         })?;
         (held[claim].task, held[claim].is_unused) = (task, false);
-        Some(resting.remove(at).1)
+        Some(lingering.remove(at).1)
     }
 
-    /// Lets a released claim rest, if nothing waits. Returns `true` if it rests now.
-    fn rest(&mut self, id: ClaimId, rest: R) -> bool {
+    /// Lets a released claim linger, if nothing waits. Returns `true` if it lingers now.
+    fn let_linger(&mut self, id: ClaimId, lingering: L) -> bool {
         if self.is_closed || self.is_awaited() {
             return false;
         }
-        let may_rest = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over;
-        let Some(claim) = self.held.iter_mut().find(may_rest) else { return false };
+        let may_linger = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over;
+        let Some(claim) = self.held.iter_mut().find(may_linger) else { return false };
         (claim.task, claim.is_unused) = (None, true);
-        self.resting.push((id, rest));
+        self.lingering.push((id, lingering));
         true
     }
 
-    /// Ends the rest of these claims, and adds their handles to `over`. No task gets them from here on.
-    fn take_rests(&mut self, over: &mut Vec<R>, is_meant: impl Fn(&HeldClaim) -> bool) {
-        if self.resting.is_empty() {
+    /// Lets these claims linger no more, and adds their handles to `over`. No task gets them from here on.
+    fn take_lingering(&mut self, over: &mut Vec<L>, is_meant: impl Fn(&HeldClaim) -> bool) {
+        if self.lingering.is_empty() {
             return;
         }
         let held = &mut self.held;
-        let ended = self.resting.extract_if(.., |(id, _)| {
+        let ended = self.lingering.extract_if(.., |(id, _)| {
             let claim = held.iter_mut().find(|claim| claim.id == *id);
-            // Invariant: a resting claim is held.
+            // Invariant: a lingering claim is held.
             claim.is_none_or(|claim| {
                 let is_over = is_meant(claim);
                 claim.handoff_over |= is_over;
                 is_over
             })
         });
-        over.extend(ended.map(|(_, rest)| rest));
+        over.extend(ended.map(|(_, lingering)| lingering));
     }
 
     /// Returns `true` if an injected defect forgets the consequences of a change.
-    fn skips_follow_up(&self, change: &Change<W, E, R>) -> bool {
+    fn skips_follow_up(&self, change: &Change<W, E, L>) -> bool {
         match change {
             Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
             // A task that was handed a claim leaves once more, without being in the queue.
@@ -407,11 +407,11 @@ impl<W, E, R> LocalQueue<W, E, R> {
     }
 
     /// Derives the consequences from the state alone.
-    fn follow_up(&mut self, outcome: &mut Outcome<W, E, R>, is_refused: bool) {
-        // What nobody uses must not delay anything. The rest ends first: a claim that cannot be handed off any
-        // more is not waited for.
+    fn follow_up(&mut self, outcome: &mut Outcome<W, E, L>, is_refused: bool) {
+        // What nobody uses must not delay anything. Lingering claims come first: a claim that cannot be handed
+        // off any more is not waited for.
         let is_in_the_way = is_refused || self.is_closed || self.is_awaited();
-        self.take_rests(&mut outcome.rests_over, |claim| is_in_the_way || claim.handoff_over);
+        self.take_lingering(&mut outcome.linger_over, |claim| is_in_the_way || claim.handoff_over);
         // A queue has at most one contender: start one where none is under way, or stop the present one
         // when it has become useless.
         match &self.contending {
@@ -446,10 +446,10 @@ impl<W, E, R> LocalQueue<W, E, R> {
             self.is_closed || self.contending.is_some() || self.next_to_contend().is_none(),
             "the first waiter could ask the server, and has no contender"
         );
-        // Invariant: nothing rests while anything waits.
+        // Invariant: nothing lingers while anything waits.
         debug_assert!(
-            self.resting.is_empty() || !(self.is_closed || self.is_awaited()),
-            "a claim rests, and a task waits"
+            self.lingering.is_empty() || !(self.is_closed || self.is_awaited()),
+            "a claim lingers, and a task waits"
         );
         // Invariant: nothing waits for an inline release.
         debug_assert!(
@@ -523,14 +523,14 @@ impl<W, E, R> LocalQueue<W, E, R> {
         contending.id.filter(|_| contending.want == *want)
     }
 
-    /// Returns the handles of the claims that rest.
-    pub(crate) fn into_resting(self) -> impl Iterator<Item = R> {
-        self.resting.into_iter().map(|(_, rest)| rest)
+    /// Returns the handles of the lingering claims.
+    pub(crate) fn into_lingering(self) -> impl Iterator<Item = L> {
+        self.lingering.into_iter().map(|(_, lingering)| lingering)
     }
 
-    /// Returns the claims that rest.
-    pub(crate) fn resting(&self) -> &[(ClaimId, R)] {
-        &self.resting
+    /// Returns the lingering claims.
+    pub(crate) fn lingering(&self) -> &[(ClaimId, L)] {
+        &self.lingering
     }
 
     /// Returns the first waiter.

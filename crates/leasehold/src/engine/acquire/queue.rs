@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::acquire::linger::Rest;
+use crate::engine::acquire::linger::LingeringClaim;
 #[cfg(leasehold_sim)]
 use crate::engine::acquire::local_queue::Head;
 use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outage, Outcome, Place};
@@ -64,7 +64,7 @@ impl Hash for Key {
 
 /// The queue of one resource, the patience of its contender, and the store's last answer.
 struct Entry {
-    queue: LocalQueue<Reply, Weak<InlineRelease>, Rest>,
+    queue: LocalQueue<Reply, Weak<InlineRelease>, LingeringClaim>,
     patience: Option<Patience>,
     /// The time of the last answer that the lock is not free, and the share that was asked for; `None` if a later
     /// request was not answered.
@@ -75,8 +75,8 @@ struct Entry {
 
 /// The sender of the answer to one waiter.
 type Reply = oneshot::Sender<Result<Hold>>;
-type QueueChange = Change<Reply, Weak<InlineRelease>, Rest>;
-type Changed = Outcome<Reply, Weak<InlineRelease>, Rest>;
+type QueueChange = Change<Reply, Weak<InlineRelease>, LingeringClaim>;
+type Changed = Outcome<Reply, Weak<InlineRelease>, LingeringClaim>;
 
 /// The treatment of a queue that does not exist.
 #[derive(Clone, Copy)]
@@ -116,12 +116,12 @@ impl LocalQueues {
         shard.get(&key)?.queue.head()
     }
 
-    /// Removes the claims that rest, and returns them. Nothing else is in any queue by then.
-    pub(crate) fn take_resting(&mut self) -> Vec<Arc<Lease>> {
+    /// Removes the lingering claims, and returns them. Nothing else is in any queue by then.
+    pub(crate) fn take_lingering(&mut self) -> Vec<Arc<Lease>> {
         let entries = self.shards.iter_mut().flat_map(|shard| {
             std::mem::take(shard.get_mut().unwrap_or_else(PoisonError::into_inner)).into_values()
         });
-        entries.flat_map(|entry| entry.queue.into_resting()).map(Rest::into_lease).collect()
+        entries.flat_map(|entry| entry.queue.into_lingering()).map(LingeringClaim::into_lease).collect()
     }
 
     fn shard(&self, resource: &Resource) -> (MutexGuard<'_, Shard>, Key) {
@@ -144,9 +144,9 @@ impl Engine {
             Change::Enter { place, want, task, entered, handle: reply }
         });
         let mut changed = changed.unwrap_or_default();
-        if let (Some(rest), Some((reply, want))) = (changed.resumed.take(), changed.taker.take()) {
+        if let (Some(lingering), Some((reply, want))) = (changed.resumed.take(), changed.taker.take()) {
             // The receiver is below, so it arrives.
-            drop(reply.send(Ok(self.use_again(rest, want.max_hold))));
+            drop(reply.send(Ok(self.use_again(lingering, want.max_hold))));
         }
         if changed.waits_for_itself {
             logged!(
@@ -265,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Passes a hold that ended in this state to the next waiter if that is possible, or lets its claim rest
+    /// Passes a hold that ended in this state to the next waiter if that is possible, or lets its claim linger
     /// if it may and nothing waits. Otherwise releases it.
     pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
@@ -279,18 +279,18 @@ impl Engine {
         // is possible.
         loop {
             let left = handoffs_left(self, &lease, ended, passed);
-            let rest = self.rest_of(&lease, ended, passed);
-            let rests_until = rest.as_ref().map(Rest::until);
-            if left == 0 && rest.is_none() {
+            let lingering = self.lingering_claim(&lease, ended, passed);
+            let linger_until = lingering.as_ref().map(LingeringClaim::until);
+            if left == 0 && lingering.is_none() {
                 break;
             }
-            let changed = self.change_queue(resource, Change::Returned { id: *id, left, rest });
-            if let Some(until) = rests_until {
-                if changed.as_ref().is_some_and(|changed| changed.rests) {
-                    self.keep_rests(&lease, until);
+            let changed = self.change_queue(resource, Change::Returned { id: *id, left, lingering });
+            if let Some(until) = linger_until {
+                if changed.as_ref().is_some_and(|changed| changed.lingers) {
+                    self.start_linger_task(&lease, until);
                     return Ending::Over(Released::Freed);
                 }
-                lease.set_at_rest(false);
+                lease.set_lingering(false);
             }
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&lease, want.max_hold);
@@ -359,9 +359,9 @@ impl Engine {
         self.change_queue_with(resource, Missing::Skip, None, || change)
     }
 
-    /// Changes the queue of a resource as [`Engine::change_queue`] does, after the rest of all claims on which no
-    /// task could rely has ended.
-    pub(super) fn change_sound_queue(
+    /// Changes the queue of a resource as [`Engine::change_queue`] does, without the lingering claims that no task
+    /// could use.
+    pub(super) fn change_queue_after_linger_check(
         self: &Arc<Self>,
         resource: &Resource,
         change: impl FnOnce() -> QueueChange,
@@ -370,7 +370,7 @@ impl Engine {
     }
 
     /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
-    /// pass through here. At `now`, what rests and is not sound does not rest any more. Returns `None` if nothing
+    /// pass through here. At `now`, what lingers and is not usable lingers no more. Returns `None` if nothing
     /// was changed, because a `missing` queue is skipped, or in a fork.
     fn change_queue_with(
         self: &Arc<Self>,
@@ -396,10 +396,10 @@ impl Engine {
         let entry = slot.get_mut();
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
         // because it may come back here.
-        let unsound = now.map_or_else(Vec::new, |now| end_unsound_rests(&mut entry.queue, now));
+        let unusable = now.map_or_else(Vec::new, |now| take_unusable(&mut entry.queue, now));
         let mut changed = entry.queue.apply(change());
-        if !unsound.is_empty() {
-            changed.rests_over.splice(0..0, unsound);
+        if !unusable.is_empty() {
+            changed.linger_over.splice(0..0, unusable);
         }
         let gone = if entry.queue.has_unused() { None } else { entry.unused_gone.take() };
         let stopped = if changed.stop { entry.patience.take() } else { None };
@@ -412,8 +412,8 @@ impl Engine {
             slot.remove();
         }
         drop(shard);
-        for rest in &changed.rests_over {
-            self.end_rest(rest);
+        for lingering in &changed.linger_over {
+            self.end_linger(lingering);
         }
         if let Some(gone) = gone {
             gone.cancel();
@@ -465,11 +465,11 @@ fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
     HeldClaim { handoff_over, ..HeldClaim::new(lease.claim.id, grant.want().clone(), task) }
 }
 
-/// Ends the rest of all claims on which no task could rely at `now`. Returns their handles.
-fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, now: Moment) -> Vec<Rest> {
-    let unsound = queue.resting().iter().filter(|(_, rest)| !rest.is_sound(now));
-    let ids: Vec<ClaimId> = unsound.map(|(id, _)| *id).collect();
-    ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).rests_over).collect()
+/// Lets all claims linger no more that no task could use at `now`. Returns their handles.
+fn take_unusable(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, LingeringClaim>, now: Moment) -> Vec<LingeringClaim> {
+    let unusable = queue.lingering().iter().filter(|(_, lingering)| !lingering.is_usable(now));
+    let ids: Vec<ClaimId> = unusable.map(|(id, _)| *id).collect();
+    ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).linger_over).collect()
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
@@ -588,13 +588,13 @@ mod tests {
         let third = next[1].receiver.try_recv().unwrap().unwrap();
         assert_eq!(third.fence().unwrap().sub, 2);
 
-        // It rests if no task is left, and the limit of the task that left does not end that.
+        // It lingers if no task is left, and the limit of the task that left does not end that.
         let mut leaves = engine.enter_queue(want(Some(Duration::from_secs(1))), 0);
         assert!(leaves.withdraw().is_none());
         drop(third);
         tokio::time::sleep(Duration::from_secs(15)).await;
         drop(leaves);
-        assert_eq!(held(&engine).await.fence().unwrap().sub, 3, "it rested");
+        assert_eq!(held(&engine).await.fence().unwrap().sub, 3, "it lingered");
     }
 
     /// It cannot get the lock from the other task.

@@ -43,7 +43,7 @@ impl PendingGrant {
         lease.set_linger(want.linger);
         let lease = Arc::new(lease);
         // Asked without marking a loss: it has had no user.
-        if !lease.is_sound(now) {
+        if !lease.is_usable(now) {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
         }

@@ -31,7 +31,7 @@ pub(crate) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) fn forgets<W, E, R>(self, change: &Change<W, E, R>) -> bool {
+    pub(super) fn forgets<W, E, L>(self, change: &Change<W, E, L>) -> bool {
         match change {
             Change::Enter { .. } => self == Mutant::Enter,
             Change::Leave(_) => self == Mutant::Leave,
@@ -56,7 +56,7 @@ enum Step {
     Grant,
     End { failed: bool },
     GrantedOutsideQueue(Kind),
-    Return { which: usize, left: u32, rests: bool },
+    Return { which: usize, left: u32, lingers: bool },
     EndHandoff(usize),
     ReleaseInline(usize),
     AddDependent,
@@ -79,9 +79,9 @@ struct Model {
     held: Vec<(ClaimId, Want, bool)>,
     /// The claims for which hand-off is over, and those that were reported as candidates.
     handoff_over: BTreeSet<ClaimId>,
-    /// The claims that rest.
-    resting: Vec<ClaimId>,
-    /// The claims that rest or have rested last, and that no task has.
+    /// The lingering claims.
+    lingering: Vec<ClaimId>,
+    /// The claims that linger or have lingered last, and that no task has.
     unused: BTreeSet<ClaimId>,
     reported: BTreeSet<ClaimId>,
     inline_release: Option<ClaimId>,
@@ -125,7 +125,7 @@ impl Model {
             contender: None,
             held: Vec::new(),
             handoff_over: BTreeSet::new(),
-            resting: Vec::new(),
+            lingering: Vec::new(),
             unused: BTreeSet::new(),
             reported: BTreeSet::new(),
             inline_release: None,
@@ -171,7 +171,7 @@ impl Model {
                 prop_assert_eq!(
                     outcome.resumed,
                     resumed,
-                    "a claim that rests goes to the first that wants it"
+                    "a lingering claim goes to the first that wants it"
                 );
                 prop_assert_eq!(outcome.taker, resumed.map(|_| (place.ticket, want(kind))));
             }
@@ -202,9 +202,9 @@ impl Model {
                 prop_assert_eq!(
                     outcome.resumed,
                     resumed,
-                    "a claim that rests goes to the first that wants it"
+                    "a lingering claim goes to the first that wants it"
                 );
-                prop_assert!(allowed || self.resting.is_empty(), "a claim rests, and a try is refused");
+                prop_assert!(allowed || self.lingering.is_empty(), "a claim lingers, and a try is refused");
                 prop_assert!(
                     !is_in_the_way || self.inline_release.is_none(),
                     "a release that is in the way is sent off"
@@ -225,10 +225,10 @@ impl Model {
                 self.held.push((id, want(kind), false));
                 self.apply(Change::GrantedOutsideQueue(HeldClaim::new(id, want(kind), None)))?;
             }
-            Step::Return { which, left, rests } => {
+            Step::Return { which, left, lingers } => {
                 let in_use: Vec<_> = self.in_use().cloned().collect();
                 if !in_use.is_empty() {
-                    self.return_claim(&in_use[which % in_use.len()], left, rests)?;
+                    self.return_claim(&in_use[which % in_use.len()], left, lingers)?;
                 }
             }
             Step::EndHandoff(which) if !self.held.is_empty() => {
@@ -260,9 +260,9 @@ impl Model {
                 let (id, _, _) = self.held.remove(which % self.held.len());
                 self.unused.remove(&id);
                 self.inline_release.take_if(|inline_release| *inline_release == id);
-                let rested = self.resting.contains(&id);
+                let lingered = self.lingering.contains(&id);
                 let outcome = self.apply(Change::Departed(id))?;
-                prop_assert_eq!(outcome.rests_over.contains(&id), rested);
+                prop_assert_eq!(outcome.linger_over.contains(&id), lingered);
             }
             Step::Leave(_)
             | Step::End { .. }
@@ -291,26 +291,26 @@ impl Model {
 
     /// The claims that a task uses.
     fn in_use(&self) -> impl Iterator<Item = &(ClaimId, Want, bool)> {
-        self.held.iter().filter(|(id, _, is_releasing)| !is_releasing && !self.resting.contains(id))
+        self.held.iter().filter(|(id, _, is_releasing)| !is_releasing && !self.lingering.contains(id))
     }
 
-    /// Takes the first claim that rests and meets this request.
+    /// Takes the first lingering claim that meets this request.
     fn resume(&mut self, want: &Want) -> Option<ClaimId> {
         let at = self
-            .resting
+            .lingering
             .iter()
             .position(|id| self.held.iter().any(|(held, held_as, _)| held == id && held_as == want))?;
-        let id = self.resting.remove(at);
+        let id = self.lingering.remove(at);
         self.unused.remove(&id);
         Some(id)
     }
 
-    /// Makes a user release a claim: to the next waiter, to the next user if it may rest, or to the server.
+    /// Makes a user release a claim: to the next waiter, to the next user if it may linger, or to the server.
     fn return_claim(
         &mut self,
         held: &(ClaimId, Want, bool),
         left: u32,
-        may_rest: bool,
+        may_linger: bool,
     ) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
         let is_served =
@@ -319,18 +319,18 @@ impl Model {
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
         let is_over = self.handoff_over.contains(id);
-        let rests = may_rest && !is_handed && !is_over && !self.is_awaited();
-        self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed && !rests);
-        if rests {
-            self.resting.push(*id);
+        let lingers = may_linger && !is_handed && !is_over && !self.is_awaited();
+        self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed && !lingers);
+        if lingers {
+            self.lingering.push(*id);
             self.unused.insert(*id);
         }
         if is_handed && left == 1 {
             self.handoff_over.insert(*id);
         }
-        let rest = may_rest.then_some(*id);
-        let outcome = self.apply(Change::Returned { id: *id, left, rest })?;
-        prop_assert_eq!(outcome.rests, rests, "it rests if nothing waits");
+        let lingering = may_linger.then_some(*id);
+        let outcome = self.apply(Change::Returned { id: *id, left, lingering })?;
+        prop_assert_eq!(outcome.lingers, lingers, "it lingers if nothing waits");
         prop_assert_eq!(
             outcome.taker,
             taker.map(|(place, want)| (place.ticket, want)),
@@ -345,9 +345,9 @@ impl Model {
         change: Change<u64, ClaimId, ClaimId>,
     ) -> Result<Outcome<u64, ClaimId, ClaimId>, TestCaseError> {
         let mut outcome = self.queue.apply(change);
-        for id in &outcome.rests_over {
-            prop_assert!(self.resting.contains(id), "its rest ends once");
-            self.resting.retain(|resting| resting != id);
+        for id in &outcome.linger_over {
+            prop_assert!(self.lingering.contains(id), "only a lingering claim lingers no more");
+            self.lingering.retain(|lingering| lingering != id);
             self.handoff_over.insert(*id);
             self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = true);
         }
@@ -415,9 +415,9 @@ impl Model {
                 }
             }
         }
-        prop_assert!(!self.is_awaited() || self.resting.is_empty(), "a claim rests, and a task waits");
+        prop_assert!(!self.is_awaited() || self.lingering.is_empty(), "a claim lingers, and a task waits");
         let is_over = |id: &&ClaimId| self.handoff_over.contains(id);
-        prop_assert_eq!(self.resting.iter().find(is_over), None, "a claim rests after its time");
+        prop_assert_eq!(self.lingering.iter().find(is_over), None, "a claim lingers after its time");
         prop_assert!(
             !self.is_awaited() || self.inline_release.is_none(),
             "a waiter depends on a release that its caller may leave"
@@ -442,8 +442,8 @@ impl Model {
                     self.check()?;
                 }
                 (_, None, None) if self.dependents > 0 => self.step(Step::RemoveDependent)?,
-                (_, None, None) if !self.resting.is_empty() => {
-                    let id = self.resting[0];
+                (_, None, None) if !self.lingering.is_empty() => {
+                    let id = self.lingering[0];
                     let which = self.held.iter().position(|held| held.0 == id).unwrap();
                     self.step(Step::EndHandoff(which))?;
                 }
@@ -487,7 +487,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => any::<bool>().prop_map(|failed| Step::End { failed }),
         1 => kinds().prop_map(Step::GrantedOutsideQueue),
         4 => (which.clone(), 0..=2u32, any::<bool>())
-            .prop_map(|(which, left, rests)| Step::Return { which, left, rests }),
+            .prop_map(|(which, left, lingers)| Step::Return { which, left, lingers }),
         1 => which.clone().prop_map(Step::EndHandoff),
         1 => which.clone().prop_map(Step::ReleaseInline),
         2 => Just(Step::AddDependent),
@@ -553,7 +553,7 @@ fn leaving_or_multi_permit_handoff_wakes_the_next_waiter() {
             queue.step(step).unwrap();
         }
         assert_eq!(queue.contender, None, "what is held may be handed to the first");
-        queue.step(Step::Return { which: 0, left: 2, rests: true }).unwrap();
+        queue.step(Step::Return { which: 0, left: 2, lingers: true }).unwrap();
         assert_eq!(queue.contender, Some((want(three(1)), false)));
     }
 }
@@ -612,7 +612,7 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
             Step::GrantedOutsideQueue(noted),
             enter(noted),
             enter(noted),
-            Step::Return { which: 0, left: 1, rests: true },
+            Step::Return { which: 0, left: 1, lingers: true },
         ],
     ];
     for steps in ends {
@@ -665,42 +665,42 @@ fn closed_local_queue_stops_its_contender_and_starts_none() {
 }
 
 #[test]
-fn claim_that_rests_goes_to_the_next_task_or_to_the_server() {
+fn lingering_claim_goes_to_the_next_task_or_to_the_server() {
     let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
-    let rested = || {
+    let lingered = || {
         let mut queue = Model::new(true, None);
         queue.step(Step::GrantedOutsideQueue(plain)).unwrap();
-        queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
-        assert_eq!(queue.resting.len(), 1);
+        queue.step(Step::Return { which: 0, left: 0, lingers: true }).unwrap();
+        assert_eq!(queue.lingering.len(), 1);
         queue
     };
-    let mut queue = rested();
+    let mut queue = lingered();
     queue.step(Step::Enter { kind: plain, priority: 0 }).unwrap();
     assert_eq!((queue.in_use().count(), queue.contender.is_none()), (1, true));
-    let mut queue = rested();
+    let mut queue = lingered();
     queue.step(Step::Try(plain)).unwrap();
     assert_eq!(queue.in_use().count(), 1);
-    // What is not met by it ends its rest; so does everything else that ends hand-offs.
+    // A request that it does not meet releases it; so does everything else that ends hand-offs.
     let ends =
         [Step::Enter { kind: noted, priority: 0 }, Step::Try(noted), Step::AddDependent, Step::EndHandoff(0)];
     for end in ends {
-        let mut queue = rested();
+        let mut queue = lingered();
         queue.step(end.clone()).unwrap();
-        assert!(queue.resting.is_empty() && queue.held[0].2, "{end:?}");
+        assert!(queue.lingering.is_empty() && queue.held[0].2, "{end:?}");
     }
 }
 
 #[test]
-fn claim_that_departs_ends_its_own_rest_alone() {
+fn claim_that_departs_lingers_no_more_and_others_do() {
     let permit = (Share::permits(1, 3).unwrap(), false);
     let mut queue = Model::new(true, None);
     for _ in 0..2 {
         queue.step(Step::GrantedOutsideQueue(permit)).unwrap();
-        queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
+        queue.step(Step::Return { which: 0, left: 0, lingers: true }).unwrap();
     }
-    let [first, second] = queue.resting[..] else { panic!("{:?}", queue.resting) };
-    assert_eq!(queue.queue.apply(Change::Departed(first)).rests_over, [first]);
-    assert_eq!(queue.queue.resting(), [(second, second)]);
+    let [first, second] = queue.lingering[..] else { panic!("{:?}", queue.lingering) };
+    assert_eq!(queue.queue.apply(Change::Departed(first)).linger_over, [first]);
+    assert_eq!(queue.queue.lingering(), [(second, second)]);
 }
 
 /// Other clients may have been granted claims between the drawing of the claim and the arrival of its waiter.
