@@ -3,6 +3,7 @@
 pub(super) mod at_once;
 pub(super) mod contender;
 pub(super) mod direct;
+pub(super) mod handoff;
 pub(super) mod in_flight;
 pub(super) mod lately_busy;
 pub(super) mod linger;

@@ -11,6 +11,7 @@
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
 //!  next to them  acquire/at_once.rs, acquire/direct.rs     fast paths: decided at once, or by one request
+//!                acquire/handoff.rs                        the next user of a held claim, or its release
 //!                acquire/linger.rs                         claims that stay with the process unused
 //!                acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners

@@ -1,8 +1,6 @@
 //! The local wait queues: the tasks of this process that wait for each resource.
 //!
-//! One claim of this process is queued on the server, however many tasks wait for a resource. A released
-//! lock passes straight to the next waiting task, with the fence's `sub` advanced and without asking the
-//! server, within a limit of count and time that keeps other processes from starving.
+//! One claim of this process is queued on the server, however many tasks wait for a resource.
 //!
 //! Ground rules: a queue is a pure state machine (`local_queue.rs`) that returns the consequences of each
 //! change. This module carries them out, in one place, once the shard's lock is released. That lock is
@@ -21,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::engine::Want;
+use crate::engine::acquire::handoff::handoffs_left;
 use crate::engine::acquire::linger::LingeringClaim;
 #[cfg(leasehold_sim)]
 use crate::engine::acquire::local_queue::Head;
@@ -30,8 +29,6 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::InlineRelease;
-use crate::engine::release::job::Released;
-use crate::engine::release::reaper::{Ending, Waits};
 use crate::error::{Error, Result};
 use crate::mutant::mutant;
 use crate::panics::{in_this_span, logged};
@@ -241,11 +238,6 @@ impl Engine {
         }
     }
 
-    /// Ends local hand-off of a claim.
-    pub(crate) fn end_handoff(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
-        self.change_queue(resource, Change::HandoffOver(id));
-    }
-
     /// Records that the contender ended without a grant; `failing_since` if the store has not answered from then on.
     /// An error goes to every waiter with the same request. That of an outage goes to all that have waited for as
     /// long as it is tolerated, and the next contender does not tolerate it anew.
@@ -265,56 +257,6 @@ impl Engine {
         }
     }
 
-    /// Passes a hold that ended in this state to the next waiter if that is possible, or lets its claim linger
-    /// if it may and nothing waits. Otherwise releases it.
-    pub(crate) fn hand_off_or_release(
-        self: &Arc<Self>,
-        lease: Arc<Lease>,
-        mut ended: Ended,
-        passed: Passed,
-        waits: Waits,
-    ) -> Ending {
-        let Claim { id, resource, .. } = &lease.claim;
-        // Each round offers the claim to the next waiter, until one takes it or no further hand-off
-        // is possible.
-        loop {
-            let left = handoffs_left(self, &lease, ended, passed);
-            let lingering = self.lingering_claim(&lease, ended, passed);
-            let linger_until = lingering.as_ref().map(LingeringClaim::until);
-            if left == 0 && lingering.is_none() {
-                break;
-            }
-            let changed = self.change_queue(resource, Change::Returned { id: *id, left, lingering });
-            if let Some(until) = linger_until {
-                if changed.as_ref().is_some_and(|changed| changed.lingers) {
-                    self.start_linger_task(&lease, until);
-                    return Ending::Over(Released::Freed);
-                }
-                lease.set_lingering(false);
-            }
-            let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
-            self.renewer.limit_hold(&lease, want.max_hold);
-            let next = Hold::new(self.clone(), lease.clone(), passed.handed_off());
-            let Err(undelivered) = reply.send(Ok(next)) else { return Ending::Over(Released::Freed) };
-            // That task has left. Its undelivered hold must not release the claim, which this function
-            // still owns.
-            if let Ok(hold) = undelivered {
-                hold.defuse();
-            }
-            // The `max_hold` of that task has started, and is ended here.
-            let at = self.clock.now();
-            ended = Ended { state: lease.end_use(at), at };
-        }
-        // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
-        // for one of the two, so the claim is released once.
-        if lease.retire() {
-            self.renewer.forget(&lease);
-            return self.reaper.release(self, lease, ended, waits);
-        }
-        // It was lost, and the renewal task has released it already.
-        Ending::Over(Released::Gone)
-    }
-
     /// Returns `true` if the caller may carry out the release inline: nothing else in this process
     /// depends on it. A later waiter detaches it.
     pub(crate) fn may_release_inline(
@@ -325,12 +267,6 @@ impl Engine {
     ) -> bool {
         let changed = self.change_queue(resource, Change::ReleaseInline(id, Arc::downgrade(inline)));
         changed.is_some_and(|changed| changed.is_allowed)
-    }
-
-    /// Leaves a claim to its lease: from now on only the server counts it.
-    pub(crate) fn leave_to_lease(self: &Arc<Self>, lease: &Lease) {
-        self.renewer.forget(lease);
-        self.forget_claim(&lease.claim.resource, lease.claim.id);
     }
 
     /// Removes a claim that the server no longer has, or for which the engine has done what it can: the
@@ -355,7 +291,7 @@ impl Engine {
 
     /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
     /// or holds.
-    fn change_queue(self: &Arc<Self>, resource: &Resource, change: QueueChange) -> Option<Changed> {
+    pub(super) fn change_queue(self: &Arc<Self>, resource: &Resource, change: QueueChange) -> Option<Changed> {
         self.change_queue_with(resource, Missing::Skip, None, || change)
     }
 
@@ -434,18 +370,6 @@ impl Engine {
         }
         Some(changed)
     }
-
-    /// Ends local hand-off of a claim when its time is over: its age is counted from before now.
-    fn end_handoff_in_time(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
-        let (weak, resource) = (Arc::downgrade(self), resource.clone());
-        let budget = self.tuning.local_handoff_time;
-        drop(self.runtime.spawn(async move {
-            tokio::time::sleep(budget).await;
-            if let Some(engine) = weak.upgrade() {
-                engine.end_handoff(&resource, id);
-            }
-        }));
-    }
 }
 
 impl Default for LocalQueues {
@@ -470,19 +394,6 @@ fn take_unusable(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, LingeringCla
     let unusable = queue.lingering().iter().filter(|(_, lingering)| !lingering.is_usable(now));
     let ids: Vec<ClaimId> = unusable.map(|(id, _)| *id).collect();
     ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).linger_over).collect()
-}
-
-/// Returns how often a claim may still be handed to the next waiter.
-fn handoffs_left(engine: &Engine, lease: &Lease, ended: Ended, passed: Passed) -> u32 {
-    let age = ended.at.since(lease.granted_at);
-    let in_time = ended.state == State::Valid && age < engine.tuning.local_handoff_time;
-    // A revoked claim is for other clients, not for the next local waiter.
-    let may_hand_off = in_time && lease.revoked().is_none() && lease.can_hand_off(passed.all);
-    match engine.tuning.local_handoff_limit.saturating_sub(passed.handoffs) {
-        _ if !may_hand_off => 0,
-        left if !lease.can_hand_off(passed.all.saturating_add(1)) => left.min(1),
-        left => left,
-    }
 }
 
 /// A task outside the queue that waits for what this process releases.
