@@ -156,7 +156,8 @@ pub enum Event<'a> {
 pub enum AcquireSource {
     /// A grant by the server.
     Server,
-    /// A local hand-off by another task of this client.
+    /// An earlier claim of this client: one that another task handed off, that was requested for another task, or
+    /// that lingered after its last use.
     LocalQueue,
     /// A lock that its owner held already.
     Reentrant,

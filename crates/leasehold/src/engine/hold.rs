@@ -173,8 +173,8 @@ impl Hold {
         self.since.is_some_and(|since| since < moment)
     }
 
-    /// Returns `true` if another task of this process held it before.
-    pub(super) fn came_from_local_queue(&self) -> bool {
+    /// Returns `true` if its claim was passed on inside the process since the server's grant.
+    pub(super) fn was_passed_on(&self) -> bool {
         self.passed.all > 0
     }
 

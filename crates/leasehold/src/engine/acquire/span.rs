@@ -101,7 +101,7 @@ impl PendingAcquire<'_> {
             Ok(Some(hold)) => {
                 let source = match hold {
                     hold if hold.is_older_than(self.began) => AcquireSource::Reentrant,
-                    hold if hold.came_from_local_queue() => AcquireSource::LocalQueue,
+                    hold if hold.was_passed_on() => AcquireSource::LocalQueue,
                     _ => AcquireSource::Server,
                 };
                 if let Some(fence) = hold.fence() {

@@ -26,7 +26,7 @@ use crate::panics::{answered, spanned};
 /// The outcome of a release.
 #[derive(Clone, Debug)]
 pub(crate) enum Released {
-    /// The claim was held, and is free now.
+    /// The use ended while the claim was valid: the store has freed it, or this process passes it on or lets it linger.
     Freed,
     /// The claim was valid by the clock and is free now: an attempt without an answer released it, or its lease ended
     /// before an attempt arrived, or it had been lost before. The cases cannot be distinguished.

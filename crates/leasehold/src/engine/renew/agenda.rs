@@ -26,7 +26,7 @@ use crate::random::HashMap;
 pub(super) struct Agenda {
     wheel: DelayQueue<ClaimId>,
     entries: HashMap<ClaimId, Entry>,
-    /// The entries that the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
+    /// The entry that the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
     expired: Option<ClaimId>,
     /// The reading by which one clock is translated into the other.
     base: Reading,
