@@ -32,7 +32,7 @@ pub(crate) struct Hold {
     /// finds nothing to release.
     lease: Option<Arc<Lease>>,
     /// The number of times that the claim was passed on since the server's grant.
-    passed: Passed,
+    passed: PassedOn,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
@@ -48,22 +48,22 @@ pub(crate) struct Hold {
 
 /// The number of times that a claim was passed on inside the process since the server's grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Passed {
-    /// All times: the fence rises with each.
-    pub(super) all: u32,
+pub(crate) struct PassedOn {
+    /// All times, which are added to the fence's `sub`.
+    pub(super) sub: u32,
     /// The local hand-offs among them: those to a task that waited. Other processes may have waited as long.
     pub(super) handoffs: u32,
 }
 
-impl Passed {
+impl PassedOn {
     /// Returns the numbers after one more local hand-off.
-    pub(super) fn handed_off(self) -> Passed {
-        Passed { all: self.all.saturating_add(1), handoffs: self.handoffs.saturating_add(1) }
+    pub(super) fn handed_off(self) -> PassedOn {
+        PassedOn { sub: self.sub.saturating_add(1), handoffs: self.handoffs.saturating_add(1) }
     }
 
     /// Returns the numbers after the claim has lingered once more, and is used again.
-    pub(super) fn resumed(self) -> Passed {
-        Passed { all: self.all.saturating_add(1), ..self }
+    pub(super) fn resumed(self) -> PassedOn {
+        PassedOn { sub: self.sub.saturating_add(1), ..self }
     }
 }
 
@@ -92,7 +92,7 @@ impl End {
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, passed: Passed) -> Hold {
+    pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, passed: PassedOn) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
         let (is_reported, keep_until) = (AtomicBool::new(false), AtomicU64::new(0));
         Hold { engine, lease: Some(lease), passed, since, is_reported, users: None, keep_until, end: None }
@@ -175,7 +175,7 @@ impl Hold {
 
     /// Returns `true` if its claim was passed on inside the process since the server's grant.
     pub(super) fn was_passed_on(&self) -> bool {
-        self.passed.all > 0
+        self.passed.sub > 0
     }
 
     /// Notes that its grant was reported, so that its end is reported too.
@@ -195,7 +195,7 @@ impl Hold {
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.lease().fence(self.passed.all)
+        self.lease().fence(self.passed.sub)
     }
 
     /// Leaves the claim to its lease: it is neither renewed nor released, and ends on the server when its

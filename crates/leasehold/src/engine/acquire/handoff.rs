@@ -13,7 +13,7 @@ use leasehold_core::{Claim, ClaimId, Resource};
 use crate::engine::Engine;
 use crate::engine::acquire::linger::LingeringClaim;
 use crate::engine::acquire::local_queue::Change;
-use crate::engine::hold::{Hold, Passed};
+use crate::engine::hold::{Hold, PassedOn};
 use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::job::Released;
 use crate::engine::release::reaper::{Ending, Waits};
@@ -25,7 +25,7 @@ impl Engine {
         self: &Arc<Self>,
         lease: Arc<Lease>,
         mut ended: Ended,
-        passed: Passed,
+        passed: PassedOn,
         waits: Waits,
     ) -> Ending {
         let Claim { id, resource, .. } = &lease.claim;
@@ -94,14 +94,14 @@ impl Engine {
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-pub(super) fn handoffs_left(engine: &Engine, lease: &Lease, ended: Ended, passed: Passed) -> u32 {
+pub(super) fn handoffs_left(engine: &Engine, lease: &Lease, ended: Ended, passed: PassedOn) -> u32 {
     let age = ended.at.since(lease.granted_at);
     let in_time = ended.state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
-    let may_hand_off = in_time && lease.revoked().is_none() && lease.can_hand_off(passed.all);
+    let may_hand_off = in_time && lease.revoked().is_none() && lease.can_hand_off(passed.sub);
     match engine.tuning.local_handoff_limit.saturating_sub(passed.handoffs) {
         _ if !may_hand_off => 0,
-        left if !lease.can_hand_off(passed.all.saturating_add(1)) => left.min(1),
+        left if !lease.can_hand_off(passed.sub.saturating_add(1)) => left.min(1),
         left => left,
     }
 }

@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::acquire::local_queue::Change;
 use crate::engine::acquire::requester::Requester;
-use crate::engine::hold::{Hold, Passed};
+use crate::engine::hold::{Hold, PassedOn};
 use crate::engine::inspect::EndOnDrop;
 use crate::engine::lease::{Ended, Lease, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ use crate::mutant::mutant;
 #[derive(Debug)]
 pub(crate) struct LingeringClaim {
     lease: Arc<Lease>,
-    passed: Passed,
+    passed: PassedOn,
     until: Moment,
 }
 
@@ -112,10 +112,10 @@ impl Engine {
     }
 
     /// Returns the handle with which a claim whose use has ended may linger; `None` if it may not.
-    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<LingeringClaim> {
+    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: Ended, passed: PassedOn) -> Option<LingeringClaim> {
         let until = lease.linger_end(ended.at)?;
         let may_linger =
-            ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.all);
+            ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.sub);
         (may_linger && self.lets_claims_linger()).then(|| {
             // Before another task can get it.
             lease.set_lingering(true);

@@ -26,7 +26,7 @@ use crate::engine::acquire::local_queue::Head;
 use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outage, Outcome, Place};
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::pending_grant::PendingGrant;
-use crate::engine::hold::{Hold, Passed};
+use crate::engine::hold::{Hold, PassedOn};
 use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::InlineRelease;
 use crate::error::{Error, Result};
@@ -220,7 +220,7 @@ impl Engine {
         let claim = held_claim(&grant, Requester::here());
         let change = || Change::GrantedOutsideQueue(claim);
         grant.engine().change_queue_with(grant.resource(), Missing::Create, None, change);
-        grant.begin(Passed::default())
+        grant.begin(PassedOn::default())
     }
 
     /// Passes the contender's granted claim to the first task with exactly this request.
@@ -229,7 +229,7 @@ impl Engine {
         let change = || Change::Granted(claim);
         let changed = grant.engine().change_queue_with(grant.resource(), Missing::Create, None, change);
         let changed = changed.unwrap_or_default();
-        let passed = Passed::default();
+        let passed = PassedOn::default();
         let outcome = grant.begin(if changed.is_handed_on { passed.handed_off() } else { passed });
         // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
         // releases it.
@@ -385,7 +385,7 @@ impl Default for LocalQueues {
 fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
     let lease = grant.lease();
     let granted = Ended { state: State::Valid, at: lease.granted_at };
-    let handoff_over = handoffs_left(grant.engine(), lease, granted, Passed::default()) == 0;
+    let handoff_over = handoffs_left(grant.engine(), lease, granted, PassedOn::default()) == 0;
     HeldClaim { handoff_over, ..HeldClaim::new(lease.claim.id, grant.want().clone(), task) }
 }
 

@@ -10,7 +10,7 @@ use leasehold_core::{Claim, Grant, LossSignal, Resource};
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::hold::{Hold, Passed};
+use crate::engine::hold::{Hold, PassedOn};
 use crate::engine::lease::{Ended, Lease, Term};
 use crate::engine::release::reaper::Waits;
 use crate::error::{Error, Result};
@@ -76,7 +76,7 @@ impl PendingGrant {
     ///
     /// # Errors
     /// `Closed` where the client was closed meanwhile; the claim is then released.
-    pub(crate) fn begin(mut self, passed: Passed) -> Result<Hold> {
+    pub(crate) fn begin(mut self, passed: PassedOn) -> Result<Hold> {
         self.lease.limit_hold(self.want.max_hold);
         if !self.engine.renewer.watch(&self.lease, self.lost.as_ref()) {
             return Err(Error::closed("lock").on(&self.want.resource));
