@@ -5,22 +5,23 @@
 //! lost, even if the server later says otherwise. Validity is counted from before the request, and grows
 //! only by a confirmed renewal.
 
+mod changes;
 mod term;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, LossSubscription, Moment, Proof};
 use leasehold_machine::Process;
 
-use crate::alarm::Alarm;
 use crate::events::{Event, EventSink};
 use crate::mutant::mutant;
 use crate::panics::logged;
-use crate::watch;
 
 pub(crate) use term::Term;
+
+use changes::{Changes, Watched};
 
 /// The confidence of this process that it still holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,9 +276,9 @@ impl Lease {
         }
     }
 
-    /// Returns the same as [`Lease::remaining`], but marks nothing: a question for the time does not report the loss in
-    /// the place of the watchdog.
-    pub(crate) fn left(&self) -> Duration {
+    /// Returns the same as [`Lease::remaining`], without marking a loss: a question for the time does not report it in
+    /// the place of the renewer.
+    pub(crate) fn peek_remaining(&self) -> Duration {
         if !self.process.is_this() {
             return Duration::ZERO;
         }
@@ -399,58 +400,7 @@ impl Lease {
 
     /// Returns a receiver of the changes of the state.
     pub(crate) fn watch(self: &Arc<Self>) -> Changes {
-        let (lease, clock) = (Arc::downgrade(self), self.clock.clone());
-        Changes { health: self.health.subscribe(), lease, clock }
-    }
-}
-
-/// The health of a lease, and the channel of its changes, which exists once something listens: few locks are
-/// watched, and a channel costs more than the rest of a lease.
-#[derive(Debug)]
-struct Watched {
-    /// Not a mutex: what a thread only reads while the process forks, the fork can read too.
-    health: RwLock<Health>,
-    changes: OnceLock<watch::Sender<Health>>,
-}
-
-impl Watched {
-    fn new(health: Health) -> Watched {
-        Watched { health: RwLock::new(health), changes: OnceLock::new() }
-    }
-
-    fn get(&self) -> Health {
-        *self.read()
-    }
-
-    /// Changes the health, and wakes the listeners if `change` returns `true`, which this returns as well.
-    fn change(&self, change: impl FnOnce(&mut Health) -> bool) -> bool {
-        let mut health = self.health.write().unwrap_or_else(PoisonError::into_inner);
-        let is_modified = change(&mut health);
-        let changes = self.changes.get();
-        // Under the lock, so that the last change is the one that is shown.
-        if let Some(changes) = changes {
-            changes.send_if_modified(|shown| {
-                *shown = *health;
-                false
-            });
-        }
-        drop(health);
-        // A listener is foreign code, which may come back here.
-        if let Some(changes) = changes.filter(|_| is_modified && !mutant!("a loss wakes nobody")) {
-            changes.send_if_modified(|_| true);
-        }
-        is_modified
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Health> {
-        // Under the lock, so that no change falls between the reading and the channel.
-        let health = self.read();
-        self.changes.get_or_init(|| watch::Sender::new(*health)).subscribe()
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Health> {
-        // Every change is whole before anything can panic.
-        self.health.read().unwrap_or_else(PoisonError::into_inner)
+        Changes::new(self.health.subscribe(), self)
     }
 }
 
@@ -463,81 +413,9 @@ impl Health {
     }
 }
 
-/// A receiver of the changes of one claim's state.
-///
-/// It needs no task that marks the changes: each wait reads the clock at the end of the validity, by an
-/// alarm of its own.
-#[derive(Debug)]
-pub(crate) struct Changes {
-    health: watch::Receiver<Health>,
-    /// Weak, so that a watcher does not keep the lock held.
-    lease: Weak<Lease>,
-    clock: Arc<dyn Clock>,
-}
-
-impl Changes {
-    /// Waits until the claim is lost; forever if it is released first.
-    pub(crate) async fn lost(&mut self) -> LossCause {
-        match self.ended().await {
-            Some(cause) => cause,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Waits until the claim is lost, or released (`None`).
-    pub(crate) async fn ended(&mut self) -> Option<LossCause> {
-        let lost = |state| if let State::Lost(cause) = state { Some(cause) } else { None };
-        self.until(lost).await
-    }
-
-    /// Waits until the claim is not valid any more, or is released.
-    pub(crate) async fn not_valid(&mut self) {
-        self.until(|state| (state != State::Valid).then_some(())).await;
-    }
-
-    /// Waits until the state differs from `seen`.
-    pub(crate) async fn other_than(&mut self, seen: State) -> State {
-        match self.until(|state| (state != seen).then_some(state)).await {
-            Some(state) => state,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Waits for a wanted state; returns `None` if the claim is released first.
-    async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
-        loop {
-            // Reading the state marks an end that the clock has reached. In a fork it marks nothing.
-            let read = self.lease.upgrade().map(|lease| lease.state());
-            let lost = read.filter(|state| matches!(state, State::Lost(_)));
-            // In a fork what is watched may be locked for ever.
-            if let Some(found) = lost.and_then(&wanted) {
-                return Some(found);
-            }
-            let health = *self.health.borrow_and_update();
-            let state = lost.unwrap_or(health.state);
-            if let Some(found) = wanted(state) {
-                return Some(found);
-            }
-            let left = match state {
-                State::Lost(_) => Duration::MAX,
-                // A renewal may have moved the end meanwhile: then the loop waits for the rest.
-                _ => self.clock.now().until(health.valid_until.min(health.hold_until)),
-            };
-            tokio::select! {
-                biased;
-                changed = self.health.changed() => changed.ok()?,
-                () = Alarm::after(left) => {}
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
     use std::sync::Mutex;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::{Context, Wake};
 
     use leasehold_core::{ClaimId, ManualClock, Resource, Share};
 
@@ -550,7 +428,7 @@ mod tests {
         lock_delay: Duration::ZERO,
     };
 
-    fn lease(clock: &Arc<ManualClock>) -> Lease {
+    pub(super) fn lease(clock: &Arc<ManualClock>) -> Lease {
         let claim = Claim::new(
             ClaimId::from_bytes([1; 16]),
             Resource::new("r").unwrap(),
@@ -584,11 +462,11 @@ mod tests {
         let clock = Arc::new(ManualClock::new());
         let lease = lease(&clock);
         clock.advance(Duration::from_secs(8));
-        assert_eq!(lease.left(), Duration::from_secs(1));
+        assert_eq!(lease.peek_remaining(), Duration::from_secs(1));
         clock.advance(Duration::from_secs(1));
-        assert_eq!((lease.left(), lease.health.get().state), (Duration::ZERO, State::Valid));
+        assert_eq!((lease.peek_remaining(), lease.health.get().state), (Duration::ZERO, State::Valid));
         assert!(!lease.renewed(clock.now()), "nothing revives it");
-        assert_eq!((lease.left(), lease.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
+        assert_eq!((lease.peek_remaining(), lease.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
     }
 
     #[test]
@@ -663,55 +541,6 @@ mod tests {
             assert_eq!(lease.lose(cause), State::Lost(LossCause::Gone));
         }
         assert_eq!(*causes.0.lock().unwrap(), [LossCause::Gone]);
-    }
-
-    /// Counts the times that it is woken.
-    #[derive(Default)]
-    struct Wakes(AtomicUsize);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// Nothing comes after that, so a task that waits for more takes no time of the machine.
-    #[test]
-    fn watcher_of_a_lost_lease_is_not_woken() {
-        let (clock, wakes) = (Arc::new(ManualClock::new()), Arc::<Wakes>::default());
-        let lease = Arc::new(lease(&clock));
-        clock.advance(Duration::from_secs(9));
-        let mut changes = lease.watch();
-        let mut other = pin!(changes.other_than(State::Lost(LossCause::Expired)));
-        assert!(other.as_mut().poll(&mut Context::from_waker(&wakes.clone().into())).is_pending());
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
-    }
-
-    #[test]
-    fn lease_end_is_reported_without_runtime_or_watchdog() {
-        use crate::alarm::tests::block_on;
-        use futures_util::FutureExt;
-        // No runtime, no watchdog, and a renewal that moves the end while it is waited for.
-        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
-        let term = Term::Lease {
-            given: Duration::from_millis(1_100),
-            relied_on: Duration::from_secs(1),
-            lock_delay: Duration::ZERO,
-        };
-        let grant = Grant::new(clock.now());
-        let claim = lease(&Arc::new(ManualClock::new())).claim;
-        let lease =
-            Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default(), clock.now()));
-        let (mut changes, mut others) = (lease.watch(), lease.watch());
-        let mut lost = std::pin::pin!(changes.lost());
-        assert_eq!((&mut lost).now_or_never(), None);
-        std::thread::sleep(Duration::from_millis(20));
-        lease.renewed(clock.now());
-        let end = lease.valid_until();
-        assert_eq!(block_on(lost), LossCause::Expired);
-        assert!(clock.now() >= end, "it had been renewed");
-        assert_eq!(block_on(others.other_than(State::Valid)), State::Lost(LossCause::Expired));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Guard {
     /// of the time for which its session may be silent, and of [`max_hold`](crate::Lock::max_hold). Zero when the
     /// lock is lost; `Duration::MAX` if no time ends it, as on files without `max_hold`.
     pub fn remaining(&self) -> Duration {
-        self.hold().lease().left()
+        self.hold().lease().peek_remaining()
     }
 
     /// Waits until the lock is lost; for ever if it never is. Works under any executor, even while
