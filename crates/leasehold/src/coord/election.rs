@@ -149,18 +149,18 @@ impl Election {
         self.value_lock.named("campaign")?;
         let note = note(value, value)?;
         // A grant that came too late for its candidate would be seen as a leader while it lingers.
-        // Its minimum time begins when it leads for its caller.
+        // Its minimum hold begins when it leads for its caller.
         Ok(self.leader_lock.clone().note(note).linger(Duration::ZERO).min_hold(Duration::ZERO))
     }
 
     async fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
         check_shown(&self.leader_lock, &leader_lock).await.map_err(|error| error.with_op("campaign"))?;
-        leader_lock.keep_for(self.leader_lock.min_hold_time());
+        leader_lock.extend_min_hold(self.leader_lock.min_hold_time());
         // Its claim names this leader, and no successor of the same process.
         leader_lock.hold().pin();
         let (hold, lease) = (leader_lock.hold(), leader_lock.hold().lease().clone());
-        let proclaimed =
-            Proclaimed { value: None, until: hold.kept_until(Moment::START), leader_lock: lease };
+        let min_hold_end = hold.min_hold_end(Moment::START);
+        let proclaimed = Proclaimed { value: None, min_hold_end, leader_lock: lease };
         let value_lock = self.value_lock.clone().outliving(&self.leader_lock);
         let (proclaimed, shorter_value_lock) = (AsyncMutex::new(proclaimed), self.value_lock.clone());
         Ok(Leadership { leader_lock, proclaimed, value_lock, shorter_value_lock })
@@ -193,12 +193,12 @@ pub struct Leadership {
     shorter_value_lock: RwLock,
 }
 
-/// The claim whose note is the value that a leader has proclaimed. Dropped, it stays for the minimum time for which the
-/// leader lock is held, and for its lock delay after a loss.
+/// The claim whose note is the value that a leader has proclaimed. Dropped, it stays for the minimum hold of the
+/// leader lock, and for its lock delay after a loss.
 #[derive(Debug)]
 struct Proclaimed {
     value: Option<Guard>,
-    until: Option<Moment>,
+    min_hold_end: Option<Moment>,
     leader_lock: Arc<Lease>,
 }
 
@@ -208,8 +208,8 @@ impl Drop for Proclaimed {
         if self.leader_lock.keeps_lock_delay() {
             // It lasts longer than the claim of the leader, whose loss was before.
             value.leave_to_lease();
-        } else if let Some(until) = self.until {
-            value.hold().keep_until(until);
+        } else if let Some(end) = self.min_hold_end {
+            value.hold().extend_min_hold(end);
         }
     }
 }

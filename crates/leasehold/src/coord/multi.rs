@@ -146,7 +146,7 @@ impl MultiLock {
 }
 
 /// The locks that are held before all of them are. Dropped, it releases them in the background, the last one first.
-/// None stays behind for a minimum time or to linger.
+/// None is kept for a minimum hold, and none lingers.
 struct FirstLocks {
     held: MultiGuard,
 }

@@ -40,8 +40,8 @@ pub(crate) struct Hold {
     is_reported: AtomicBool,
     /// Its handles, if an owner holds it.
     users: Option<Arc<Users>>,
-    /// The earliest time at which it may be released, in nanoseconds of the clock.
-    keep_until: AtomicU64,
+    /// The end of its minimum hold, before which it is not released, in nanoseconds of the clock.
+    min_hold_end: AtomicU64,
     /// The end of its last handle, where something listens for it.
     end: Option<Arc<End>>,
 }
@@ -94,8 +94,8 @@ impl End {
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, lease: Arc<Lease>, passed: PassedOn) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
-        let (is_reported, keep_until) = (AtomicBool::new(false), AtomicU64::new(0));
-        Hold { engine, lease: Some(lease), passed, since, is_reported, users: None, keep_until, end: None }
+        let (is_reported, min_hold_end) = (AtomicBool::new(false), AtomicU64::new(0));
+        Hold { engine, lease: Some(lease), passed, since, is_reported, users: None, min_hold_end, end: None }
     }
 
     /// Returns the lease that it is the right to use.
@@ -215,45 +215,46 @@ impl Hold {
         self.engine.clock().now()
     }
 
-    /// Keeps it until at least `moment`, even if all of its handles end earlier.
-    pub(crate) fn keep_until(&self, moment: Moment) {
-        self.keep_until.fetch_max(moment.as_nanos(), Ordering::SeqCst);
+    /// Makes its minimum hold last until `end` at least, even if all of its handles end earlier.
+    pub(crate) fn extend_min_hold(&self, end: Moment) {
+        self.min_hold_end.fetch_max(end.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Returns the time until which it is to be kept without a handle, if that is later than `now`.
-    pub(crate) fn kept_until(&self, now: Moment) -> Option<Moment> {
-        let until = Moment::from_nanos(self.keep_until.load(Ordering::SeqCst));
-        (until > now).then_some(until)
+    /// Returns the end of its minimum hold, if that is later than `now`.
+    pub(crate) fn min_hold_end(&self, now: Moment) -> Option<Moment> {
+        let end = Moment::from_nanos(self.min_hold_end.load(Ordering::SeqCst));
+        (end > now).then_some(end)
     }
 
-    /// Returns the present time, or an earlier one if it was never to be kept.
-    fn now_if_kept(&self) -> Moment {
-        if self.kept_until(Moment::START).is_some() { self.now() } else { Moment::START }
+    /// Returns the present time. Without a minimum hold no clock is read: it returns `Moment::START`, at which there is
+    /// nothing to wait for either.
+    fn now_if_min_hold(&self) -> Moment {
+        if self.min_hold_end(Moment::START).is_some() { self.now() } else { Moment::START }
     }
 
-    /// Waits for the time for which it is to be kept, but no longer than the lock is held and the client is open.
-    /// Returns the time until which it need not be kept any more.
-    async fn stay(&self) -> Moment {
+    /// Waits for the end of its minimum hold, but no longer than the lock is held and the client is open. Returns the
+    /// time by which to judge whether that end has come: `SKIP_MIN_HOLD` after a wait that was cut short.
+    async fn wait_min_hold(&self) -> Moment {
         loop {
-            let now = self.now_if_kept();
-            let Some(until) = self.kept_until(now) else { return now };
-            let stays = stays(self.engine.clone(), self.lease().clone(), until);
+            let now = self.now_if_min_hold();
+            let Some(end) = self.min_hold_end(now) else { return now };
+            let held = held_until(self.engine.clone(), self.lease().clone(), end);
             // A thread that is ending cannot wait for a timer, or for a change.
-            let is_over = if can_enter_a_runtime() {
-                stays.await
+            let is_held = if can_enter_a_runtime() {
+                held.await
             } else {
-                self.engine.runtime.spawn(stays).await.unwrap_or(false)
+                self.engine.runtime.spawn(held).await.unwrap_or(false)
             };
-            if !is_over {
-                return Moment::NEVER;
+            if !is_held {
+                return SKIP_MIN_HOLD;
             }
         }
     }
 
-    /// Does the same without blocking the caller, and ends this reference then.
-    fn stay_behind(self: Arc<Self>) {
+    /// Waits for the end of its minimum hold in a task of the engine, and ends this reference then.
+    fn wait_min_hold_detached(self: Arc<Self>) {
         let engine = self.engine.clone();
-        engine.spawn(async move { _ = self.stay().await });
+        engine.spawn(async move { _ = self.wait_min_hold().await });
     }
 
     /// Releases it. Returns the state in which it ended, and the outcome. The release happens even if the future is
@@ -290,13 +291,13 @@ impl Hold {
     }
 }
 
-/// Waits until `until`; `false` if the lock is lost or the client closes before.
-async fn stays(engine: Arc<Engine>, lease: Arc<Lease>, until: Moment) -> bool {
+/// Waits until `end`. Returns `false` if the lock is lost or the client closes before.
+async fn held_until(engine: Arc<Engine>, lease: Arc<Lease>, end: Moment) -> bool {
     let mut changes = lease.watch();
     drop(lease);
     tokio::select! {
         biased;
-        is_open = engine.sleep(engine.clock.now().until(until)) => is_open,
+        is_open = engine.sleep(engine.clock.now().until(end)) => is_open,
         _ = changes.lost() => false,
     }
 }
@@ -310,3 +311,6 @@ impl Drop for Hold {
         }
     }
 }
+
+/// The time at which every minimum hold counts as over, for an end that does not wait for it.
+const SKIP_MIN_HOLD: Moment = Moment::NEVER;

@@ -66,21 +66,21 @@ impl Guard {
         guard
     }
 
-    /// Creates a guard whose minimum time to hold has not begun.
+    /// Creates a guard whose minimum hold has not begun.
     pub(super) fn before_min_hold(hold: HoldHandle, settings: GuardSettings) -> Guard {
         Guard { hold, settings }
     }
 
-    /// Begins the minimum time to hold.
+    /// Begins the minimum hold.
     pub(crate) fn begin_min_hold(&self) {
-        self.keep_for(self.settings.min_hold);
+        self.extend_min_hold(self.settings.min_hold);
     }
 
-    /// Lets the lock be held for this time from now at least.
-    pub(crate) fn keep_for(&self, min_hold: Duration) {
+    /// Makes the minimum hold last for this time from now at least.
+    pub(crate) fn extend_min_hold(&self, min_hold: Duration) {
         if !min_hold.is_zero() {
             let end = self.hold.now().after(min_hold);
-            self.hold.keep_until(end);
+            self.hold.extend_min_hold(end);
         }
     }
 
@@ -92,7 +92,7 @@ impl Guard {
             return None;
         }
         self.hold.pin();
-        self.hold.kept_until(self.hold.now()).is_none().then(|| self.release())
+        self.hold.min_hold_end(self.hold.now()).is_none().then(|| self.release())
     }
 
     /// Returns the lock with its settings, to be acquired again after it was released.

@@ -66,7 +66,7 @@ impl LockRequest {
         self.lock.want(self.share()?).map(drop)
     }
 
-    /// Acquires the lock. Its minimum time to hold begins when all locks are held.
+    /// Acquires the lock. Its minimum hold begins when all locks are held.
     pub(crate) async fn try_hold(&self, wait: Wait) -> Result<Option<Guard>> {
         let (want, settings) = (self.lock.want(self.share()?)?, &self.lock.settings.guard);
         let hold = self.lock.engine.acquire(want, settings.owner.as_ref(), wait, settings.wait).await?;

@@ -1,7 +1,7 @@
 //! One guard's reference to a hold. The guards of one owner share the hold.
 //!
 //! Ground rules: each handle has an end of its own. Its listeners see nothing that happens later, even
-//! where the hold has other handles or is kept for a minimum time. The last handle that ends releases the
+//! where the hold has other handles or is kept for its minimum hold. The last handle that ends releases the
 //! hold; drop never blocks. In a fork nothing is released, notified, spawned or locked, and no clock is read: what
 //! another thread of the parent had locked stays locked there.
 
@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{LossCause, Moment};
 
-use crate::engine::hold::users::{Ended, KeptUntil};
-use crate::engine::hold::{End, Hold, stays};
+use crate::engine::hold::users::{Ended, MinHoldGuard};
+use crate::engine::hold::{End, Hold, SKIP_MIN_HOLD, held_until};
 use crate::engine::lease::{Lease, State};
 use crate::engine::release::job::Released;
 use crate::mutant::mutant;
@@ -68,7 +68,7 @@ impl HoldHandle {
         move || end.cause.get().is_some()
     }
 
-    /// Ends this handle. If it was the last one, releases the hold once its minimum time is over. Returns the
+    /// Ends this handle. If it was the last one, releases the hold once its minimum hold is over. Returns the
     /// state in which it ended, and the outcome of the release.
     ///
     /// Cancel safe: a dropped future leaves the rest to be done in the background.
@@ -76,13 +76,13 @@ impl HoldHandle {
         if self.ends_in_fork() {
             return (State::Lost(LossCause::Forked), None);
         }
-        // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
+        // From here on the owner no longer uses the lock, even while its minimum hold lasts.
         self.leave();
         let lease = self.lease().clone();
         if self.ends_beside_others(&lease) {
             return (lease.state(), None);
         }
-        let now = self.hold().stay().await;
+        let now = self.hold().wait_min_hold().await;
         match self.end_at(now) {
             Some(hold) => {
                 let (state, released) = hold.release();
@@ -92,14 +92,13 @@ impl HoldHandle {
         }
     }
 
-    /// Ends this handle, and returns the hold if this was its last one. Ending that hold then notifies
-    /// the listeners of this handle. In a fork it returns `None`.
+    /// Ends this handle, and returns the hold if this was its last one, whatever is left of its minimum hold. Ending
+    /// that hold then notifies the listeners of this handle. In a fork it returns `None`.
     pub(crate) fn into_hold(mut self) -> Option<Hold> {
         if self.ends_in_fork() {
             return None;
         }
-        // It is not kept for its minimum time.
-        self.end_at(Moment::NEVER)
+        self.end_at(SKIP_MIN_HOLD)
     }
 
     /// Ends this handle if this process is a fork of the one that holds the lock. Returns `false` if it is not.
@@ -126,8 +125,7 @@ impl HoldHandle {
         self.hold.is_none()
     }
 
-    /// Ends this handle. Returns the hold if this was its last one, and the hold need not be kept for longer than
-    /// `now`.
+    /// Ends this handle. Returns the hold if this was its last one, and its minimum hold is over at `now`.
     fn end_at(&mut self, now: Moment) -> Option<Hold> {
         self.leave();
         let (hold, end) = (self.hold.take()?, self.end.take());
@@ -142,10 +140,10 @@ impl HoldHandle {
             Ended::Shared => signal(end, &lease),
             Ended::Kept(until) => {
                 signal(end, &lease);
-                let keeper = KeptUntil { users, until };
+                let guard = MinHoldGuard { users, until };
                 engine.clone().spawn(async move {
-                    let _keeper = keeper;
-                    stays(engine, lease, until).await;
+                    let _guard = guard;
+                    held_until(engine, lease, until).await;
                 });
             }
         }
@@ -182,14 +180,14 @@ impl Drop for HoldHandle {
         if self.hold.is_none() || self.ends_in_fork() {
             return;
         }
-        let now = self.hold().now_if_kept();
-        if self.hold().users.is_some() || self.hold().kept_until(now).is_none() {
+        let now = self.hold().now_if_min_hold();
+        if self.hold().users.is_some() || self.hold().min_hold_end(now).is_none() {
             drop(self.end_at(now));
             return;
         }
         let (Some(hold), end) = (self.hold.take(), self.end.take()) else { return };
         signal(end, hold.lease());
-        hold.stay_behind();
+        hold.wait_min_hold_detached();
     }
 }
 

@@ -151,7 +151,7 @@ impl Owned {
         self.hold.strong_count() > 0
     }
 
-    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for a minimum time, or is
+    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for its minimum hold, or is
     /// being released.
     fn is_used(&self) -> bool {
         self.users.has_any()
@@ -185,7 +185,7 @@ impl Owned {
         if self.is_used() || mutant!("an owner waits for what it let go of") {
             return Err(would_wait_for_itself(lease.claim.share, want));
         }
-        // A hold without users that is only kept for a minimum time ends by itself, so it can be waited for.
+        // A hold without users that is only kept for its minimum hold ends by itself, so it can be waited for.
         Ok(None)
     }
 }

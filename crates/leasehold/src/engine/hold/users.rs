@@ -1,4 +1,4 @@
-//! The handles of an owner on one hold, and the hold itself while none is left and its minimum time is not over.
+//! The handles of an owner on one hold, and the hold itself while none is left and its minimum hold is not over.
 //!
 //! Ground rules: a handle ends and drops its reference under one lock, so the handle that ends last has the last
 //! reference, and its release ends the claim. What is kept belongs to no handle, and the next handle takes it over.
@@ -19,9 +19,9 @@ pub(in crate::engine) struct Users(Mutex<State>);
 struct State {
     /// The handles that have not ended.
     handles: usize,
-    /// Those of them that use the hold. The others wait for the end of its minimum time.
+    /// Those of them that use the hold. The others wait for the end of its minimum hold.
     in_use: usize,
-    /// The hold without a handle, until its minimum time is over.
+    /// The hold without a handle, until its minimum hold is over.
     kept: Option<Arc<Hold>>,
 }
 
@@ -29,14 +29,14 @@ struct State {
 pub(super) enum Ended {
     /// Other handles have the hold.
     Shared,
-    /// It was the last one, and the hold is kept until this moment.
+    /// It was the last one, and the hold is kept until this moment, the end of its minimum hold.
     Kept(Moment),
     /// It was the last one.
     Last(Hold),
 }
 
 impl Users {
-    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for a minimum time, or is being released.
+    /// Returns `true` if a handle uses the hold. Otherwise it is only kept for its minimum hold, or is being released.
     pub(super) fn has_any(&self) -> bool {
         self.state().in_use > 0
     }
@@ -82,7 +82,7 @@ impl Users {
         None
     }
 
-    /// Ends a handle. If it is the last one, and the hold is to be kept for longer than `now`, it is kept in here.
+    /// Ends a handle. If it is the last one, and the minimum hold is not over at `now`, the hold is kept in here.
     pub(super) fn end(&self, hold: Arc<Hold>, now: Moment) -> Ended {
         let mut state = self.state();
         state.handles -= 1;
@@ -91,7 +91,7 @@ impl Users {
             drop(hold);
             return Ended::Shared;
         }
-        if let Some(until) = hold.kept_until(now) {
+        if let Some(until) = hold.min_hold_end(now) {
             state.kept = Some(hold);
             return Ended::Kept(until);
         }
@@ -100,9 +100,9 @@ impl Users {
         Arc::into_inner(hold).map_or(Ended::Shared, Ended::Last)
     }
 
-    /// Ends what was kept until this moment, unless a handle has taken it over, or it is kept for longer by now.
-    fn end_keeping(&self, until: Moment) {
-        let over = self.state().kept.take_if(|hold| hold.kept_until(until).is_none());
+    /// Ends what was kept until this moment, unless a handle has taken it over, or its minimum hold ends later by now.
+    fn end_min_hold(&self, until: Moment) {
+        let over = self.state().kept.take_if(|hold| hold.min_hold_end(until).is_none());
         drop(over);
     }
 
@@ -111,14 +111,14 @@ impl Users {
     }
 }
 
-/// The end of what is kept: its drop ends it.
-pub(super) struct KeptUntil {
+/// A guard of a hold that is kept without a handle: its drop ends that.
+pub(super) struct MinHoldGuard {
     pub(super) users: Arc<Users>,
     pub(super) until: Moment,
 }
 
-impl Drop for KeptUntil {
+impl Drop for MinHoldGuard {
     fn drop(&mut self) {
-        self.users.end_keeping(self.until);
+        self.users.end_min_hold(self.until);
     }
 }
