@@ -16,9 +16,9 @@ use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::lease::{Ended, Lease, State};
+use super::lease::{Lease, State, UseEnd};
 use super::release::job::Released;
-use super::release::reaper::{Ending, Waits};
+use super::release::reaper::{ReleaseProgress, Waits};
 use crate::engine::hold::users::Users;
 use crate::events::Event;
 use crate::mutant::mutant;
@@ -43,7 +43,7 @@ pub(crate) struct Hold {
     /// The end of its minimum hold, before which it is not released, in nanoseconds of the clock.
     min_hold_end: AtomicU64,
     /// The end of its last handle, where something listens for it.
-    end: Option<Arc<End>>,
+    end: Option<Arc<EndSignal>>,
 }
 
 /// The number of times that a claim was passed on inside the process since the server's grant.
@@ -67,16 +67,16 @@ impl PassedOn {
     }
 }
 
-/// The end of one handle. The claim may have another user afterwards, which the listeners of this handle
-/// do not see.
+/// The signal of the end of one handle. The claim may have another user afterwards, which the listeners of this
+/// handle do not see.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(super) struct EndSignal {
     /// The cause of its loss, or `None` for a release.
     pub(super) cause: OnceLock<Option<LossCause>>,
     pub(super) ended: CancellationToken,
 }
 
-impl End {
+impl EndSignal {
     /// Records the end in `state` and notifies the listeners.
     pub(super) fn signal(&self, state: State) {
         if mutant!("a hold ends with its lease") {
@@ -119,7 +119,7 @@ impl Hold {
     }
 
     /// Returns this hold with `end` as the signal of its end, where something listens for it.
-    fn with_end(mut self, end: Option<Arc<End>>) -> Hold {
+    fn with_end(mut self, end: Option<Arc<EndSignal>>) -> Hold {
         self.end = end;
         self
     }
@@ -142,7 +142,7 @@ impl Hold {
     }
 
     /// Ends the hold and signals that. Returns the claim, and how its use ended.
-    fn finish(&mut self) -> Option<(Arc<Lease>, Ended)> {
+    fn finish(&mut self) -> Option<(Arc<Lease>, UseEnd)> {
         let lease = self.lease.take()?;
         if self.engine.is_forked() {
             // Its drop would end a registration at the backend, which locks.
@@ -154,7 +154,7 @@ impl Hold {
         if let Some(end) = &self.end {
             end.signal(state);
         }
-        Some((lease, Ended { state, at }))
+        Some((lease, UseEnd { state, at }))
     }
 
     /// Takes the claim out of the hold so that it can be marked as lost. The listeners of the hold see
@@ -262,7 +262,7 @@ impl Hold {
     pub(crate) fn release(mut self) -> (State, impl Future<Output = Released>) {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
         let mut state = if self.engine.is_forked() { State::Lost(LossCause::Forked) } else { State::Valid };
-        let ending = self.finish().map_or(Ending::Unwatched, |(lease, ended)| {
+        let progress = self.finish().map_or(ReleaseProgress::Unwatched, |(lease, ended)| {
             state = ended.state;
             self.report_end(&lease);
             self.engine.hand_off_or_release(lease, ended, self.passed, Waits::Yes)
@@ -270,14 +270,14 @@ impl Hold {
         let released = async {
             // An inline release progresses only while it is polled here. It is also ready when the reaper has
             // taken the release over; the outcome then comes from there.
-            let outcome = match ending {
-                Ending::Over(released) => return released,
-                Ending::Pending(outcome) => Some(outcome),
-                Ending::Inline(inline, outcome) => {
+            let outcome = match progress {
+                ReleaseProgress::Over(released) => return released,
+                ReleaseProgress::Pending(outcome) => Some(outcome),
+                ReleaseProgress::Inline(inline, outcome) => {
                     inline.await;
                     Some(outcome)
                 }
-                Ending::Unwatched => None,
+                ReleaseProgress::Unwatched => None,
             };
             let released = match outcome {
                 Some(outcome) => outcome.await.ok(),

@@ -37,7 +37,7 @@ pub enum State {
 
 /// The state in which the use of a claim ended, and when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct UseEnd {
     pub(crate) state: State,
     pub(crate) at: Moment,
 }

@@ -14,9 +14,9 @@ use crate::engine::Engine;
 use crate::engine::acquire::linger::LingeringClaim;
 use crate::engine::acquire::local_queue::Change;
 use crate::engine::hold::{Hold, PassedOn};
-use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::lease::{Lease, State, UseEnd};
 use crate::engine::release::job::Released;
-use crate::engine::release::reaper::{Ending, Waits};
+use crate::engine::release::reaper::{ReleaseProgress, Waits};
 
 impl Engine {
     /// Passes a hold that ended in this state to the next waiter if that is possible, or lets its claim linger
@@ -24,10 +24,10 @@ impl Engine {
     pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
         lease: Arc<Lease>,
-        mut ended: Ended,
+        mut ended: UseEnd,
         passed: PassedOn,
         waits: Waits,
-    ) -> Ending {
+    ) -> ReleaseProgress {
         let Claim { id, resource, .. } = &lease.claim;
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
@@ -42,14 +42,14 @@ impl Engine {
             if let Some(until) = linger_until {
                 if changed.as_ref().is_some_and(|changed| changed.lingers) {
                     self.start_linger_task(&lease, until);
-                    return Ending::Over(Released::Freed);
+                    return ReleaseProgress::Over(Released::Freed);
                 }
                 lease.set_lingering(false);
             }
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&lease, want.max_hold);
             let next = Hold::new(self.clone(), lease.clone(), passed.handed_off());
-            let Err(undelivered) = reply.send(Ok(next)) else { return Ending::Over(Released::Freed) };
+            let Err(undelivered) = reply.send(Ok(next)) else { return ReleaseProgress::Over(Released::Freed) };
             // That task has left. Its undelivered hold must not release the claim, which this function
             // still owns.
             if let Ok(hold) = undelivered {
@@ -57,7 +57,7 @@ impl Engine {
             }
             // The `max_hold` of that task has started, and is ended here.
             let at = self.clock.now();
-            ended = Ended { state: lease.end_use(at), at };
+            ended = UseEnd { state: lease.end_use(at), at };
         }
         // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
         // for one of the two, so the claim is released once.
@@ -66,7 +66,7 @@ impl Engine {
             return self.reaper.release(self, lease, ended, waits);
         }
         // It was lost, and the renewal task has released it already.
-        Ending::Over(Released::Gone)
+        ReleaseProgress::Over(Released::Gone)
     }
 
     /// Ends local hand-off of a claim.
@@ -94,7 +94,7 @@ impl Engine {
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-pub(super) fn handoffs_left(engine: &Engine, lease: &Lease, ended: Ended, passed: PassedOn) -> u32 {
+pub(super) fn handoffs_left(engine: &Engine, lease: &Lease, ended: UseEnd, passed: PassedOn) -> u32 {
     let age = ended.at.since(lease.granted_at);
     let in_time = ended.state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.

@@ -23,7 +23,7 @@ use crate::engine::acquire::local_queue::Change;
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::{Hold, PassedOn};
 use crate::engine::inspect::EndOnDrop;
-use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::lease::{Lease, State, UseEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// Returns the handle with which a claim whose use has ended may linger; `None` if it may not.
-    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: Ended, passed: PassedOn) -> Option<LingeringClaim> {
+    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: UseEnd, passed: PassedOn) -> Option<LingeringClaim> {
         let until = lease.linger_end(ended.at)?;
         let may_linger =
             ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.sub);
@@ -138,7 +138,7 @@ impl Engine {
         if lease.retire() {
             self.renewer.forget(lease);
             let at = self.clock.now();
-            let ended = Ended { state: lease.state_at(at), at };
+            let ended = UseEnd { state: lease.state_at(at), at };
             self.release_unattended(lease.clone(), ended);
         }
     }

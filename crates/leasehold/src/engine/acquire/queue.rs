@@ -27,7 +27,7 @@ use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outage,
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::hold::{Hold, PassedOn};
-use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::lease::{Lease, State, UseEnd};
 use crate::engine::release::inline::InlineRelease;
 use crate::error::{Error, Result};
 use crate::mutant::mutant;
@@ -384,7 +384,7 @@ impl Default for LocalQueues {
 
 fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
     let lease = grant.lease();
-    let granted = Ended { state: State::Valid, at: lease.granted_at };
+    let granted = UseEnd { state: State::Valid, at: lease.granted_at };
     let handoff_over = handoffs_left(grant.engine(), lease, granted, PassedOn::default()) == 0;
     HeldClaim { handoff_over, ..HeldClaim::new(lease.claim.id, grant.want().clone(), task) }
 }

@@ -18,7 +18,7 @@ use crate::engine::acquire::span;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::hold::pending_grant::PendingGrant;
-use crate::engine::lease::{Ended, State};
+use crate::engine::lease::{State, UseEnd};
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::panics::contained;
@@ -125,7 +125,7 @@ impl Hold {
         if let lost @ State::Lost(cause) = lease.lose(LossCause::Transferred)
             && cause != LossCause::Transferred
         {
-            let ended = Ended { state: lost, at: engine.clock.now() };
+            let ended = UseEnd { state: lost, at: engine.clock.now() };
             engine.release_unattended(lease, ended);
             return Err(cause);
         }

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{LossCause, Moment};
 
-use crate::engine::hold::users::{Ended, MinHoldGuard};
-use crate::engine::hold::{End, Hold, SKIP_MIN_HOLD, held_until};
+use crate::engine::hold::users::{HandleEnd, MinHoldGuard};
+use crate::engine::hold::{EndSignal, Hold, SKIP_MIN_HOLD, held_until};
 use crate::engine::lease::{Lease, State};
 use crate::engine::release::job::Released;
 use crate::mutant::mutant;
@@ -24,7 +24,7 @@ pub(crate) struct HoldHandle {
     hold: Option<Arc<Hold>>,
     is_used: bool,
     /// The end of this handle, where something listens for it.
-    end: OnceLock<Arc<End>>,
+    end: OnceLock<Arc<EndSignal>>,
 }
 
 impl HoldHandle {
@@ -136,9 +136,9 @@ impl HoldHandle {
         let (engine, lease) = (hold.engine.clone(), hold.lease().clone());
         let ended = users.end(hold, now);
         match ended {
-            Ended::Last(hold) => return Some(hold.with_end(end)),
-            Ended::Shared => signal(end, &lease),
-            Ended::Kept(until) => {
+            HandleEnd::Last(hold) => return Some(hold.with_end(end)),
+            HandleEnd::Shared => signal(end, &lease),
+            HandleEnd::Kept(until) => {
                 signal(end, &lease);
                 let guard = MinHoldGuard { users, until };
                 engine.clone().spawn(async move {
@@ -192,7 +192,7 @@ impl Drop for HoldHandle {
 }
 
 /// Notifies the listeners of a handle that has ended without its hold.
-fn signal(end: Option<Arc<End>>, lease: &Lease) {
+fn signal(end: Option<Arc<EndSignal>>, lease: &Lease) {
     if let Some(end) = end
         && !mutant!("guards of one owner end together")
     {

@@ -11,7 +11,7 @@ use leasehold_core::{Claim, Grant, LossSignal, Resource};
 use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::hold::{Hold, PassedOn};
-use crate::engine::lease::{Ended, Lease, Term};
+use crate::engine::lease::{Lease, Term, UseEnd};
 use crate::engine::release::reaper::Waits;
 use crate::error::{Error, Result};
 use crate::panics::logged;
@@ -91,7 +91,7 @@ impl Drop for PendingGrant {
         if !self.has_begun && self.lease.retire() {
             let lease = self.lease.clone();
             let now = self.engine.clock.now();
-            let ended = Ended { state: lease.state_at(now), at: now };
+            let ended = UseEnd { state: lease.state_at(now), at: now };
             drop(self.engine.reaper.release(&self.engine, lease, ended, Waits::No));
         }
     }

@@ -25,8 +25,8 @@ struct State {
     kept: Option<Arc<Hold>>,
 }
 
-/// The end of a handle.
-pub(super) enum Ended {
+/// The outcome of the end of a handle.
+pub(super) enum HandleEnd {
     /// Other handles have the hold.
     Shared,
     /// It was the last one, and the hold is kept until this moment, the end of its minimum hold.
@@ -83,21 +83,21 @@ impl Users {
     }
 
     /// Ends a handle. If it is the last one, and the minimum hold is not over at `now`, the hold is kept in here.
-    pub(super) fn end(&self, hold: Arc<Hold>, now: Moment) -> Ended {
+    pub(super) fn end(&self, hold: Arc<Hold>, now: Moment) -> HandleEnd {
         let mut state = self.state();
         state.handles -= 1;
         if state.handles > 0 {
             // Not the last reference, as above.
             drop(hold);
-            return Ended::Shared;
+            return HandleEnd::Shared;
         }
         if let Some(until) = hold.min_hold_end(now) {
             state.kept = Some(hold);
-            return Ended::Kept(until);
+            return HandleEnd::Kept(until);
         }
         drop(state);
         // A task of the owner that looks at the hold in this moment has a reference, and a handle in the next.
-        Arc::into_inner(hold).map_or(Ended::Shared, Ended::Last)
+        Arc::into_inner(hold).map_or(HandleEnd::Shared, HandleEnd::Last)
     }
 
     /// Ends what was kept until this moment, unless a handle has taken it over, or its minimum hold ends later by now.

@@ -1,8 +1,8 @@
 //! A release job: one claim to be released on the server, from the order to the answer of its caller.
 //!
-//! [`end`] is one request, for a batch of jobs. It settles the jobs that are answered, and returns those that
-//! are to be tried again, which `worker.rs` does. A job is tried until its lease is over. The calls that use
-//! `retry.rs` of the engine differ: they end with the outage that their caller tolerates.
+//! [`request_releases`] is one request, for a batch of jobs. It settles the jobs that are answered, and returns
+//! those that are to be tried again, which `worker.rs` does. A job is tried until its lease is over. The calls that
+//! use `retry.rs` of the engine differ: they end with the outage that their caller tolerates.
 //!
 //! Ground rules: however the job ends, its caller gets an answer, and the local queue of the
 //! resource continues.
@@ -242,7 +242,7 @@ pub(crate) fn without_panics(work: impl Future<Output = bool> + Send + 'static) 
 }
 
 /// Ends a job with the answer to its release, which was sent at this time. Returns the job if it is to be tried again.
-pub(crate) async fn settle(
+pub(crate) async fn await_direct_release(
     job: Job,
     answer: DirectRelease,
     asked_at: Moment,
@@ -256,7 +256,7 @@ pub(crate) async fn settle(
 }
 
 /// Asks the server once to release these claims. Returns those to be tried again.
-pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
+pub(crate) async fn request_releases(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
     let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
     let asked = answered(async {
         let span = || tracing::debug_span!("leasehold.release", claims = claims.len());

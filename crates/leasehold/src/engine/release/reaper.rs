@@ -18,18 +18,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
-use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::lease::{Lease, State, UseEnd};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, ReleaseFuture};
-use crate::engine::release::job::{Job, ReleaseCounters, end, settle, without_panics};
+use crate::engine::release::job::{
+    Job, ReleaseCounters, Released, await_direct_release, request_releases, without_panics,
+};
 use crate::engine::release::parked::Parked;
 use crate::engine::release::worker::{Order, ReaperTask};
-
-use crate::engine::release::job::Released;
 use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
 
 impl Engine {
     /// Releases a claim for which no caller waits.
-    pub(crate) fn release_unattended(self: &Arc<Self>, lease: Arc<Lease>, ended: Ended) {
+    pub(crate) fn release_unattended(self: &Arc<Self>, lease: Arc<Lease>, ended: UseEnd) {
         drop(self.reaper.release(self, lease, ended, Waits::No));
     }
 }
@@ -43,7 +43,7 @@ pub(crate) enum Waits {
 
 /// The state of a release when its caller has begun it.
 #[must_use = "it may be the caller who does the work"]
-pub(crate) enum Ending {
+pub(crate) enum ReleaseProgress {
     Over(Released),
     /// The reaper continues it.
     Pending(oneshot::Receiver<Released>),
@@ -102,12 +102,12 @@ impl Reaper {
         &self,
         engine: &Arc<Engine>,
         lease: Arc<Lease>,
-        ended: Ended,
+        ended: UseEnd,
         waits: Waits,
-    ) -> Ending {
+    ) -> ReleaseProgress {
         if self.is_forked() {
             // Nothing is counted: another thread may have had the counters locked when the process was forked.
-            return Ending::Over(Released::Gone);
+            return ReleaseProgress::Over(Released::Gone);
         }
         let was_valid = !matches!(ended.state, State::Lost(_));
         let valid_until = was_valid.then(|| lease.valid_until());
@@ -115,42 +115,42 @@ impl Reaper {
         // The server keeps a claim with a lock delay on purpose.
         if lease.keeps_lock_delay() {
             job.finish(Released::Gone);
-            return Ending::Over(Released::Gone);
+            return ReleaseProgress::Over(Released::Gone);
         }
         let (mut job, is_only) = match self.release_at_once(engine, job, ended.at) {
-            AtOnceRelease::Over(released) => return Ending::Over(released),
+            AtOnceRelease::Over(released) => return ReleaseProgress::Over(released),
             AtOnceRelease::Failed(job) => (job, false),
             AtOnceRelease::Declined(job) => (job, is_only),
         };
         let Waits::Yes = waits else {
             self.send(job);
-            return Ending::Unwatched;
+            return ReleaseProgress::Unwatched;
         };
         let outcome = job.outcome();
         let (resource, id) = (job.claim.resource.clone(), job.claim.id);
         let sent = self.send_directly(engine, &mut job);
         if sent.is_none() && !is_only {
             self.send(job);
-            return Ending::Pending(outcome);
+            return ReleaseProgress::Pending(outcome);
         }
         let is_sent = sent.is_some();
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let release = match sent {
             Some((answer, span)) => {
                 let asked_at = ended.at;
-                let settling = async move { settle(job, answer, asked_at, &*clock).await };
+                let settling = async move { await_direct_release(job, answer, asked_at, &*clock).await };
                 self.inline(span.around(settling))
             }
-            None => self.inline(async move { end(vec![job], &*backend, &*clock).await.pop() }),
+            None => self.inline(async move { request_releases(vec![job], &*backend, &*clock).await.pop() }),
         };
         let Some(inline) = self.release_inline(engine, &resource, id, release) else {
-            return Ending::Pending(outcome);
+            return ReleaseProgress::Pending(outcome);
         };
         // A direct release has been sent and keeps nothing back. Another one may be parked with what the client needs.
         if !is_sent && self.parked.watch(&inline.0) {
             drop(self.jobs.send(Order::Watch(self.parked.clone())));
         }
-        Ending::Inline(inline, outcome)
+        ReleaseProgress::Inline(inline, outcome)
     }
 
     /// Releases a claim that never had a user.

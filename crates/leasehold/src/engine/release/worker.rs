@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
-use crate::engine::release::job::{Job, end};
+use crate::engine::release::job::{Job, request_releases};
 use crate::engine::release::parked::Parked;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
@@ -175,7 +175,7 @@ impl ReaperTask {
             while part.in_flight < CALLS_MAX && !part.waiting.is_empty() {
                 let batch: Vec<Job> = part.waiting.drain(..part.waiting.len().min(BATCH_MAX)).collect();
                 let (backend, clock, part_of) = (self.backend.clone(), self.clock.clone(), Some(*number));
-                let call = async move { end(batch, &*backend, &*clock).await };
+                let call = async move { request_releases(batch, &*backend, &*clock).await };
                 // Jobs that a panic drops settle themselves.
                 let call = AssertUnwindSafe(call).catch_unwind();
                 let call =

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::Engine;
 use crate::engine::Tuning;
-use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::lease::{Lease, State, UseEnd};
 use crate::engine::renew::agenda::Agenda;
 use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
@@ -358,15 +358,15 @@ impl RenewerTask {
         let ids: Vec<_> = self.timers.keys().copied().collect();
         self.agenda.clear();
         for id in ids {
-            self.end(id, Some(LossCause::Closed));
+            self.release_lost(id, Some(LossCause::Closed));
         }
     }
 
     /// Releases a lost claim, whether or not its guard is dropped soon: the rest of the claim that the
     /// server may still have is useless, and other tasks of this process wait until it is gone.
-    fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
+    fn release_lost(&mut self, id: ClaimId, cause: Option<LossCause>) {
         if let Some(lease) = self.forget(id) {
-            end(self.engine.upgrade(), &self.events, lease, cause);
+            lose_and_release(self.engine.upgrade(), &self.events, lease, cause);
         }
     }
 
@@ -393,7 +393,7 @@ impl RenewerTask {
     fn check_claim(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
         let timer = self.timers.get_mut(&id)?;
         if let State::Lost(_) = timer.lease.state() {
-            self.end(id, None);
+            self.release_lost(id, None);
             return None;
         }
         let now = self.clock.now();
@@ -493,13 +493,18 @@ impl Drop for RenewerTask {
         };
         let watched = std::mem::take(&mut self.timers).into_values().map(|timer| timer.lease);
         for lease in mail.fresh.into_values().chain(watched) {
-            end(engine.clone(), &self.events, lease, Some(cause));
+            lose_and_release(engine.clone(), &self.events, lease, Some(cause));
         }
     }
 }
 
-/// Marks a claim as lost, if it is not yet, and releases it.
-fn end(engine: Option<Arc<Engine>>, events: &EventSink, lease: Arc<Lease>, cause: Option<LossCause>) {
+/// Marks a claim as lost by this cause, if it is not yet, and releases it.
+fn lose_and_release(
+    engine: Option<Arc<Engine>>,
+    events: &EventSink,
+    lease: Arc<Lease>,
+    cause: Option<LossCause>,
+) {
     if let Some(cause) = cause {
         lease.lose(cause);
     }
@@ -509,7 +514,7 @@ fn end(engine: Option<Arc<Engine>>, events: &EventSink, lease: Arc<Lease>, cause
     events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     if let Some(engine) = engine {
         let at = engine.clock().now();
-        let ended = Ended { state: lease.state_at(at), at };
+        let ended = UseEnd { state: lease.state_at(at), at };
         engine.release_unattended(lease, ended);
     }
 }
