@@ -148,7 +148,7 @@ impl Client {
     /// Returns everything that the backend reports about its server.
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
-        let found = self.engine.peek(async move { Ok(backend.diagnose(ttl).await) }).await;
+        let found = self.engine.run_read(async move { Ok(backend.diagnose(ttl).await) }).await;
         found.map_err(|failure| Error::failed("diagnose", failure))
     }
 
@@ -311,7 +311,7 @@ impl Client {
     ) -> Result<Vec<ResourceSummary>> {
         let (backend, prefix, after) = (self.backend().clone(), prefix.as_ref().to_owned(), after.cloned());
         let listed =
-            self.engine.peek(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
+            self.engine.run_read(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
         listed.map_err(|failure| Error::failed("list", failure))
     }
 
@@ -357,7 +357,7 @@ impl Client {
         let resource = resource_for("break", name.as_ref())?;
         let claim = Claim::new(claim.id, resource.clone(), claim.share, Duration::ZERO);
         let backend = self.backend().clone();
-        let broken = self.engine.call(async move { backend.break_claim(&claim).await }).await;
+        let broken = self.engine.run_write(async move { backend.break_claim(&claim).await }).await;
         broken.map_err(|failure| Error::failed("break", failure).on(&resource))
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 ///
 /// A fork of the process has a copy of it, and of its connection, on which every action would affect
 /// the parent: there it is left as it is, neither polled nor dropped.
-pub(crate) async fn answered<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
+pub(crate) async fn contained_request<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
     if mutant!("a contender ends in silence") || mutant!("a release ends in silence") {
         return Ok(call.await);
     }
@@ -193,9 +193,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_backend_that_panics_may_have_done_it() {
-        let failure = answered::<()>(async { panic!("row {}", 7) }).await.unwrap_err();
+        let failure = contained_request::<()>(async { panic!("row {}", 7) }).await.unwrap_err();
         assert_eq!(failure.to_string(), "the backend panicked: row 7 (the request may have taken effect)");
         assert!(failure.is_transient());
-        assert_eq!(answered(async { 7 }).await.unwrap(), 7);
+        assert_eq!(contained_request(async { 7 }).await.unwrap(), 7);
     }
 }

@@ -146,7 +146,7 @@ impl Engine {
         }
         let resource = want.resource.clone();
         let attempt = try_once(self.clone(), want, unanswered);
-        match self.contenders.spawn_on(attempt, &self.runtime).await {
+        match self.tracked.spawn_on(attempt, &self.runtime).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::closed("lock").on(&resource)),
         }

@@ -15,23 +15,26 @@ use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience};
 use super::Engine;
 use crate::clock::CLOCK_READ_INTERVAL;
 use crate::error::Error;
-use crate::panics::{answered, contained};
+use crate::panics::{contained, contained_request};
 
 impl Engine {
     /// Runs a change of the store to its end, whether or not the caller waits for it. Closing waits for
     /// the change.
     ///
     /// Cancel safe: if the future is dropped, the change still runs to its end.
-    pub(crate) fn call<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    pub(crate) fn run_write<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.carry_out(self.contenders.track_future(work), Effect::Unknown)
+        self.carry_out(self.tracked.track_future(work), Effect::Unknown)
     }
 
-    /// Runs a request that changes nothing, as [`Engine::call`] does. Closing does not wait for it.
-    pub(crate) fn peek<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    /// Runs a request that changes nothing, as [`Engine::run_write`] does. Closing does not wait for it.
+    pub(crate) fn run_read<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -68,7 +71,7 @@ impl Engine {
     {
         let open = !self.is_forked();
         // Without the type of the request, as in `Engine::spawn`.
-        let request = async move { answered(work).await.flatten() };
+        let request = async move { contained_request(work).await.flatten() };
         let task = open.then(|| self.runtime.spawn(request.boxed()));
         #[cfg(leasehold_sim)]
         let aborted = task.as_ref().and_then(|task| crate::mutant::aborted("who asks drops the call", task));
@@ -122,7 +125,7 @@ impl Engine {
     /// # Errors
     /// `Closed` where the client is closed, its runtime has ended, or this process is a fork of the one
     /// that opened it.
-    pub(crate) fn is_open(&self, op: &'static str) -> Result<(), Error> {
+    pub(crate) fn check_open(&self, op: &'static str) -> Result<(), Error> {
         // The fork comes first: the token has a mutex, which may be locked there for ever.
         if self.is_forked() || self.closed.is_cancelled() {
             return Err(Error::closed(op));
@@ -136,9 +139,9 @@ impl Engine {
         !self.process.is_this()
     }
 
-    /// Closes the client, because a task that it depends on has ended with its runtime. The renewal task ends with it,
-    /// too, and marks everything that is held as lost.
-    pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
+    /// Closes the client without a wait for releases, because a task that it depends on has ended: with its runtime, or
+    /// by a panic. The renewer ends, too, and marks everything that is held as lost.
+    pub(super) fn close_abruptly(self: &Arc<Self>) {
         self.closed.cancel();
         self.end_waits();
         self.end_direct_requests();

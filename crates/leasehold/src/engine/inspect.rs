@@ -47,7 +47,7 @@ impl Engine {
         };
         let about = resource.clone();
         let span = move || tracing::debug_span!("leasehold.inspect", resource = %about);
-        let mut request = std::pin::pin!(self.peek(spanned(span, request)));
+        let mut request = std::pin::pin!(self.run_read(spanned(span, request)));
         let outcome = tokio::select! {
             biased;
             outcome = &mut request => outcome,
@@ -78,7 +78,7 @@ impl Engine {
         loop {
             let (backend, sought) = (self.backend.clone(), resource.clone());
             let patience = Patience::until(self.clock.clone(), self.clock.now());
-            let request = self.peek(async move { backend.inspect(&sought, None, &patience).await });
+            let request = self.run_read(async move { backend.inspect(&sought, None, &patience).await });
             let failure = match request.await {
                 Ok(snapshot) => return Ok(snapshot),
                 Err(failure) => failure,
@@ -156,7 +156,7 @@ pub(crate) fn snapshots(engine: Arc<Engine>, name: &str) -> Snapshots {
 async fn look(engine: &Arc<Engine>, resource: &Resource, seen: Option<&SnapshotVersion>) -> Result<Snapshot> {
     loop {
         // A client that is closed answers a first look, but its stream has ended.
-        engine.is_open("watch").map_err(|error| error.on(resource))?;
+        engine.check_open("watch").map_err(|error| error.on(resource))?;
         let snapshot = engine.inspect(resource, seen, LOOK).await?;
         if seen != Some(&snapshot.version) {
             return Ok(snapshot);

@@ -269,8 +269,8 @@ pub(crate) struct Parts {
     lately_busy: LatelyBusy,
     /// Counts the requests to a store that decides at once.
     asked_at_once: AtomicU64,
-    /// The tasks that send requests to the server, so that closing can wait for their end.
-    contenders: TaskTracker,
+    /// The tasks and calls whose end [`Engine::close`] waits for.
+    tracked: TaskTracker,
 }
 
 impl Engine {
@@ -316,7 +316,7 @@ impl Engine {
                 in_flight: InFlight::default(),
                 lately_busy: LatelyBusy::default(),
                 asked_at_once: AtomicU64::new(0),
-                contenders: TaskTracker::new(),
+                tracked: TaskTracker::new(),
                 runtime,
                 process: Process::this(),
                 backend,
@@ -370,7 +370,7 @@ impl Engine {
         wait: Wait,
         options: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
-        self.is_open("lock").map_err(|error| error.on(&want.resource))?;
+        self.check_open("lock").map_err(|error| error.on(&want.resource))?;
         let resource = want.resource.clone();
         let deadline = Deadline::of(wait, self);
         // Rare paths are boxed, so that the common future, which is moved with the caller's, stays small.
@@ -380,7 +380,7 @@ impl Engine {
         }?;
         // A lock that was granted while the client closed is lost by now, and is released here by its drop.
         if !mutant!("a closed client is granted") {
-            self.is_open("lock").map_err(|error| error.on(&resource))?;
+            self.check_open("lock").map_err(|error| error.on(&resource))?;
         }
         Ok(hold)
     }
@@ -441,7 +441,7 @@ impl Engine {
             return;
         }
         // Without its type, because tokio compiles some two thousand lines for each type that is spawned.
-        drop(self.contenders.spawn_on(work.boxed(), &self.runtime));
+        drop(self.tracked.spawn_on(work.boxed(), &self.runtime));
     }
 
     /// Starts a task that closing does not wait for. In a fork its future is dropped, as by [`Engine::spawn`].
@@ -480,11 +480,11 @@ impl Engine {
         let unanswered = self.reaper.close();
         self.end_waits();
         self.end_direct_requests();
-        self.contenders.close();
+        self.tracked.close();
         let answered = async {
             self.renewer.lose_all().await;
             // Contenders come first, because each gives up its place itself or leaves that to the reaper.
-            self.contenders.wait().await;
+            self.tracked.wait().await;
             self.reaper.flush(unanswered).await
         };
         tokio::select! {

@@ -50,8 +50,8 @@ impl Engine {
 
     fn try_at_once(self: &Arc<Self>, want: &Want) -> Result<FastOutcome> {
         // Before the look whether the client is open: closing ends this first, or is seen here.
-        let _under_way = self.contenders.token();
-        self.is_open("lock").map_err(|error| error.on(&want.resource))?;
+        let _under_way = self.tracked.token();
+        self.check_open("lock").map_err(|error| error.on(&want.resource))?;
         if !self.admits_fast_path(want) || !can_enter_a_runtime() {
             return Ok(FastOutcome::Declined);
         }

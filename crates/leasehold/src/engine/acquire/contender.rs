@@ -20,7 +20,7 @@ use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Event;
 use crate::mutant::mutant;
-use crate::panics::{answered, logged, spanned};
+use crate::panics::{contained_request, logged, spanned};
 
 impl Engine {
     /// Returns the task of a contender: it requests a claim until it is granted, patience ends, or the server is away
@@ -81,7 +81,7 @@ impl Drop for Contender {
             // Only the end of the runtime drops it unsettled. Closed queues start no contender, so none
             // is dropped recursively in here.
             if !self.engine.closed.is_cancelled() {
-                self.engine.end_with_its_runtime();
+                self.engine.close_abruptly();
             }
             Error::closed("lock")
         };
@@ -304,7 +304,7 @@ pub(crate) async fn send_request(
     patience: &Patience,
 ) -> Result<Step, Failure> {
     let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
-    let step = answered(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
+    let step = contained_request(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
     if let Ok(Step::Busy(hint)) = &step {
         engine.events.emit(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });
     }

@@ -24,7 +24,7 @@ use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::events::Event;
-use crate::panics::{ContainedSpan, answered, called_in, can_enter_a_runtime, contained};
+use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained, contained_request};
 
 /// The outcome of a fast path.
 pub(crate) enum FastOutcome {
@@ -109,7 +109,7 @@ impl Engine {
             return Err(closed());
         }
         // Before the claim is taken out: closing finds it in flight, or waits for the end of this.
-        let _under_way = self.contenders.token();
+        let _under_way = self.tracked.token();
         let claim = request.settle().ok_or_else(closed)?;
         Ok(match reply {
             DirectReply::Granted(grant) => return self.take_fast_grant(want, claim, grant),
@@ -136,8 +136,8 @@ impl Engine {
         let closed = || Error::closed("lock").on(&want.resource);
         let claim = self.claim(want)?;
         // Closing waits for the end of this.
-        let _under_way = self.contenders.token();
-        self.is_open("lock").map_err(|_| closed())?;
+        let _under_way = self.tracked.token();
+        self.check_open("lock").map_err(|_| closed())?;
         self.in_flight.enter(claim.clone());
         let request = DirectRequest { engine: self, id: claim.id };
         let asked_at = self.clock.now();
@@ -165,7 +165,7 @@ impl Engine {
 
     /// Waits for the answer, with the client's runtime entered at each poll.
     async fn reply_to(&self, answer: DirectAnswer) -> DirectReply {
-        let mut answer = pin!(answered(answer));
+        let mut answer = pin!(contained_request(answer));
         poll_fn(|context| {
             // In a thread that is ending that would panic.
             let Some(_entered) = can_enter_a_runtime().then(|| self.runtime.enter()) else {

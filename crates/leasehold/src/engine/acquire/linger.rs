@@ -170,7 +170,8 @@ impl Engine {
         patience: &Patience,
     ) -> impl Future<Output = Option<Snapshot>> + Send + use<> {
         let (backend, resource, patience) = (self.backend.clone(), resource.clone(), patience.clone());
-        let looking = self.peek(async move { backend.inspect(&resource, seen.as_ref(), &patience).await });
+        let looking =
+            self.run_read(async move { backend.inspect(&resource, seen.as_ref(), &patience).await });
         async { looking.await.ok() }
     }
 }

@@ -363,7 +363,7 @@ impl Engine {
         if let Some(work) = started {
             // Its requests belong to the span of the waiter that started it, as far as that is known here.
             // With its type, unlike the tasks of `spawn`: it is the task of each acquisition, and a box costs time.
-            drop(self.contenders.spawn_on(in_this_span(work), &self.runtime));
+            drop(self.tracked.spawn_on(in_this_span(work), &self.runtime));
         }
         for id in std::mem::take(&mut changed.handoff_candidates) {
             self.end_handoff_in_time(resource, id);

@@ -77,7 +77,7 @@ impl Engine {
     ) -> Result<Hold> {
         let resource = transfer.want.resource.clone();
         let closed = || Error::closed("accept_transfer").on(&resource);
-        if self.is_open("accept_transfer").is_err() {
+        if self.check_open("accept_transfer").is_err() {
             return Err(closed());
         }
         let (reply, receiver) = oneshot::channel();

@@ -39,7 +39,7 @@ impl Engine {
 
     async fn alongside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
         let resource = want.resource.clone();
-        self.is_open("upgrade").map_err(|error| error.on(&resource))?;
+        self.check_open("upgrade").map_err(|error| error.on(&resource))?;
         let deadline = Deadline::of(wait, self);
         if deadline.is_zero() {
             let tried = self.try_at_deadline(Some(want), deadline.waited(), &resource).await;

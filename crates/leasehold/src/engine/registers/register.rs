@@ -268,7 +268,7 @@ impl Register {
         let mut asked = 0;
         loop {
             let (registers, stamp, waits) = (self.clone(), seen.clone(), patience.clone());
-            let request = self.engine.peek(async move {
+            let request = self.engine.run_read(async move {
                 registers.engine.wait_until_closing(&waits, registers.wait(&stamp, &waits)).await
             });
             let mut request = std::pin::pin!(request);
@@ -304,7 +304,7 @@ impl Register {
         let mut retries = RetryState::none();
         loop {
             let registers = self.clone();
-            let failure = match self.engine.peek(async move { registers.now().await }).await {
+            let failure = match self.engine.run_read(async move { registers.now().await }).await {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
@@ -325,7 +325,7 @@ impl Register {
         let mut doubt = None;
         loop {
             let (registers, stamp, put) = (self.clone(), seen.stamp.clone(), put.clone());
-            match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
+            match self.engine.run_write(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
                 // The state has changed: by another writer, or by an earlier attempt of this write whose
                 // answer was lost. The marks show which.

@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::retry::jittered;
 use crate::mutant::mutant;
-use crate::panics::{answered, spanned};
+use crate::panics::{contained_request, spanned};
 
 /// The outcome of a release.
 #[derive(Clone, Debug)]
@@ -248,7 +248,7 @@ pub(crate) async fn await_direct_release(
     asked_at: Moment,
     clock: &dyn Clock,
 ) -> Option<Job> {
-    match answered(answer).await.unwrap_or_else(Release::Unknown) {
+    match contained_request(answer).await.unwrap_or_else(Release::Unknown) {
         // It counts as not sent. The slow path may ask another server, which tells whether the claim was lost.
         Release::Unknown(failure) if failure.effect == Effect::None => Some(job),
         release => job.answered(release, asked_at, clock.now()).continue_value(),
@@ -258,7 +258,7 @@ pub(crate) async fn await_direct_release(
 /// Asks the server once to release these claims. Returns those to be tried again.
 pub(crate) async fn request_releases(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
     let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
-    let asked = answered(async {
+    let asked = contained_request(async {
         let span = || tracing::debug_span!("leasehold.release", claims = claims.len());
         spanned(span, backend.release(&claims)).await
     });

@@ -285,6 +285,6 @@ mod tests {
         // Wherever a panic may come from, it is contained there, but for this one.
         drop(engine.reaper.jobs.send(Order::Resume(async { panic!("a release panics") }.boxed())));
         tokio::task::yield_now().await;
-        assert_eq!(engine.is_open("lock").unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(engine.check_open("lock").unwrap_err().kind(), ErrorKind::Closed);
     }
 }

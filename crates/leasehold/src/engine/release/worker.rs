@@ -201,7 +201,7 @@ impl Drop for ReaperTask {
             );
         }
         if let Some(engine) = self.engine.upgrade() {
-            engine.end_with_its_runtime();
+            engine.close_abruptly();
         }
     }
 }

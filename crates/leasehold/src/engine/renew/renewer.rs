@@ -31,7 +31,7 @@ use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
 use crate::events::{Event, EventSink};
 use crate::mutant::mutant;
-use crate::panics::{answered, contained, logged, spanned};
+use crate::panics::{contained, contained_request, logged, spanned};
 use crate::random::HashMap;
 
 /// The engine's handle to the renewal task. Dropping it ends the task.
@@ -485,7 +485,7 @@ impl Drop for RenewerTask {
         let mail = self.inbox.abandon();
         let engine = self.engine.upgrade();
         if let Some(engine) = &engine {
-            engine.end_with_its_runtime();
+            engine.close_abruptly();
         }
         let cause = match self.process.is_this() {
             true => LossCause::RenewalEnded,
@@ -523,7 +523,7 @@ fn lose_and_release(
 async fn renew_batch(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
     let renews: Vec<_> =
         batch.iter().map(|lease| Renew { claim: &lease.claim, proof: &lease.proof }).collect();
-    let asked = answered(async {
+    let asked = contained_request(async {
         let span = || tracing::debug_span!("leasehold.renew", claims = renews.len());
         spanned(span, backend.renew(&renews)).await
     });
