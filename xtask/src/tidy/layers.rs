@@ -126,6 +126,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         "crates/leasehold/src/engine",
         &[
             "retry",
+            "timer",
+            "lifecycle",
             "deadline",
             "backend_call",
             "inspect",

@@ -1,6 +1,7 @@
 //! The acquisition of a lock: the fast paths, and then the slow path, over the local queue.
 
 pub(super) mod at_once;
+mod attempt;
 pub(super) mod contender;
 pub(super) mod direct;
 pub(super) mod handoff;

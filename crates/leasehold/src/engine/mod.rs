@@ -17,7 +17,9 @@
 //!                deadlock/                                 circles among the waits of owners
 //!                registers/                                values that several parties change
 //!                inspect.rs                                the state of a resource
+//!                lifecycle.rs                              whether the client is open, and its end
 //!  below them    backend_call.rs, retry.rs                 calls of the backend, and their repetition
+//!                timer.rs, deadline.rs                     waits of callers on any executor
 //! ```
 //!
 //! `ARCHITECTURE.md` draws the states of a local queue, and each of the paths above step by step.
@@ -38,10 +40,12 @@ mod deadlock;
 mod hold;
 mod inspect;
 mod lease;
+mod lifecycle;
 pub(crate) mod registers;
 mod release;
 mod renew;
 mod retry;
+mod timer;
 
 use std::future::Future;
 use std::ops::Deref;
@@ -462,36 +466,6 @@ impl Engine {
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self, resource: &Resource) -> Option<Head> {
         self.queues.head(resource)
-    }
-
-    /// Waits until the client is closed.
-    pub(crate) async fn closing(&self) {
-        self.closed.cancelled().await;
-    }
-
-    /// Ends every wait and every hold, and waits up to `limit` for the releases. Returns `false` if some
-    /// were not confirmed by then.
-    pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
-        if self.is_forked() {
-            // Nothing of it belongs to this process, and what waits for its runtime waits for ever.
-            return true;
-        }
-        self.closed.cancel();
-        let unanswered = self.reaper.close();
-        self.end_waits();
-        self.end_direct_requests();
-        self.tracked.close();
-        let answered = async {
-            self.renewer.lose_all().await;
-            // Contenders come first, because each gives up its place itself or leaves that to the reaper.
-            self.tracked.wait().await;
-            self.reaper.flush(unanswered).await
-        };
-        tokio::select! {
-            biased;
-            answered = answered => answered,
-            () = self.sleep_on(limit) => false,
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, Moment, Patience, Resource
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::backend_call::Attempt;
+use crate::engine::acquire::attempt::Attempt;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::retry::RetryState;

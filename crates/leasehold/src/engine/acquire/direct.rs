@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, DirectAnswer, DirectReply, Grant};
 
+use crate::engine::acquire::attempt::Attempt;
 use crate::engine::acquire::contender::abandon;
-use crate::engine::backend_call::Attempt;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
