@@ -2,6 +2,6 @@
 
 pub(super) mod inline;
 pub(super) mod job;
-pub(super) mod parked;
 pub(super) mod reaper;
-pub(super) mod worker;
+pub(super) mod reaper_task;
+pub(super) mod stall_watch;

@@ -4,7 +4,7 @@
 //! or a register that is read or written. The caller gives up when the store has failed for as long as
 //! [`Tuning::outage`](super::Tuning::outage). The calls themselves are in the files of their callers.
 //!
-//! Releases do not use it. They are retried by `release/worker.rs`, with the pauses of `release/job.rs`, and
+//! Releases do not use it. They are retried by `release/reaper_task.rs`, with the pauses of `release/job.rs`, and
 //! no longer than their leases last.
 
 use std::time::Duration;

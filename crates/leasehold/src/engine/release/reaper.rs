@@ -23,8 +23,8 @@ use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, Release
 use crate::engine::release::job::{
     Job, ReleaseCounters, Released, await_direct_release, request_releases, without_panics,
 };
-use crate::engine::release::parked::Parked;
-use crate::engine::release::worker::{Order, ReaperTask};
+use crate::engine::release::reaper_task::{Order, ReaperTask};
+use crate::engine::release::stall_watch::Parked;
 use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
 
 impl Engine {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::release::job::{Job, request_releases};
-use crate::engine::release::parked::Parked;
+use crate::engine::release::stall_watch::Parked;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 use crate::random::HashMap;
