@@ -29,7 +29,7 @@ pub(crate) struct InlineRelease {
     caller: AtomicWaker,
     /// The runtime on which the connections of the backend live; the caller may poll on any thread.
     runtime: Handle,
-    resume: Box<dyn Fn(ReleaseFuture) + Send + Sync>,
+    take_over: Box<dyn Fn(ReleaseFuture) + Send + Sync>,
 }
 
 /// The state of the release. It changes under the lock alone, so `detach` and `poll_release` cannot miss
@@ -45,17 +45,17 @@ enum Stage {
 }
 
 impl InlineRelease {
-    /// Creates an inline release; `resume` takes over the release where the caller does not finish it.
+    /// Creates an inline release; `take_over` gets the release where the caller does not finish it.
     pub(crate) fn new(
         release: ReleaseFuture,
         runtime: Handle,
-        resume: impl Fn(ReleaseFuture) + Send + Sync + 'static,
+        take_over: impl Fn(ReleaseFuture) + Send + Sync + 'static,
     ) -> Arc<InlineRelease> {
         Arc::new(InlineRelease {
             stage: Mutex::new(Stage::Parked(release)),
             caller: AtomicWaker::new(),
             runtime,
-            resume: Box::new(resume),
+            take_over: Box::new(take_over),
         })
     }
 
@@ -65,7 +65,7 @@ impl InlineRelease {
         match std::mem::replace(&mut *stage, Stage::Left) {
             Stage::Parked(release) => {
                 drop(stage);
-                (self.resume)(release);
+                (self.take_over)(release);
                 self.caller.wake();
             }
             // The caller passes it on at the end of its poll.
@@ -101,7 +101,7 @@ impl InlineRelease {
         *stage = Stage::Left;
         drop(stage);
         if polled.is_pending() {
-            (self.resume)(release);
+            (self.take_over)(release);
         }
         Poll::Ready(())
     }
@@ -142,52 +142,52 @@ mod tests {
     /// taken over.
     fn inline() -> (Arc<InlineRelease>, oneshot::Sender<()>, mpsc::UnboundedReceiver<ReleaseFuture>) {
         let (end, ended) = oneshot::channel::<()>();
-        let (others, adopted) = mpsc::unbounded_channel();
+        let (others, taken_over) = mpsc::unbounded_channel();
         let release = ended.map(|ended| ended.is_ok()).boxed();
         (
             InlineRelease::new(release, Handle::current(), move |release| drop(others.send(release))),
             end,
-            adopted,
+            taken_over,
         )
     }
 
     #[tokio::test]
     async fn inline_release_is_finished_by_its_caller() {
-        let (inline, end, mut adopted) = inline();
+        let (inline, end, mut taken_over) = inline();
         let mut inline_release = InlineReleaseFuture(inline);
         assert!((&mut inline_release).now_or_never().is_none());
         end.send(()).unwrap();
         inline_release.await;
-        assert!(adopted.recv().await.is_none(), "nobody else had to do anything");
+        assert!(taken_over.recv().await.is_none(), "nobody else had to do anything");
     }
 
     #[tokio::test]
-    async fn dropped_inline_release_is_resumed_by_the_reaper() {
-        let (inline, end, mut adopted) = inline();
+    async fn dropped_inline_release_is_taken_over_by_the_reaper() {
+        let (inline, end, mut taken_over) = inline();
         let mut inline_release = InlineReleaseFuture(inline);
         assert!((&mut inline_release).now_or_never().is_none());
         drop(inline_release);
         end.send(()).unwrap();
-        assert!(adopted.recv().await.unwrap().await);
+        assert!(taken_over.recv().await.unwrap().await);
     }
 
     #[tokio::test]
-    async fn detached_inline_release_is_resumed_and_wakes_its_caller() {
-        let (inline, end, mut adopted) = inline();
+    async fn detached_inline_release_is_taken_over_and_wakes_its_caller() {
+        let (inline, end, mut taken_over) = inline();
         let mut inline_release = InlineReleaseFuture(inline.clone());
         assert!((&mut inline_release).now_or_never().is_none());
         let caller = tokio::spawn(inline_release);
         tokio::task::yield_now().await;
         inline.detach();
-        let release = adopted.recv().await.unwrap();
+        let release = taken_over.recv().await.unwrap();
         caller.await.unwrap();
         end.send(()).unwrap();
         assert!(release.await);
     }
 
     #[tokio::test]
-    async fn inline_release_detached_during_a_poll_is_resumed_after_it() {
-        let (others, mut adopted) = mpsc::unbounded_channel();
+    async fn inline_release_detached_during_a_poll_is_taken_over_after_it() {
+        let (others, mut taken_over) = mpsc::unbounded_channel();
         let (wanted, wants) = std::sync::mpsc::channel::<Arc<InlineRelease>>();
         let release = std::future::poll_fn(move |_| {
             // Something comes to depend on it in the middle of a poll.
@@ -196,11 +196,11 @@ mod tests {
             }
             Poll::Pending
         });
-        let resume = move |release| drop(others.send(release));
-        let inline = InlineRelease::new(release.boxed(), Handle::current(), resume);
+        let take_over = move |release| drop(others.send(release));
+        let inline = InlineRelease::new(release.boxed(), Handle::current(), take_over);
         wanted.send(inline.clone()).unwrap();
         InlineReleaseFuture(inline).await;
-        assert!(adopted.try_recv().is_ok());
+        assert!(taken_over.try_recv().is_ok());
     }
 
     thread_local! {
@@ -218,8 +218,8 @@ mod tests {
 
     /// A panic there ends the process.
     #[tokio::test]
-    async fn inline_release_polled_in_a_thread_that_is_ending_is_resumed() {
-        let (inline, end, mut adopted) = inline();
+    async fn inline_release_polled_in_a_thread_that_is_ending_is_taken_over() {
+        let (inline, end, mut taken_over) = inline();
         let ((polled, is_over), handle) = (std::sync::mpsc::channel(), Handle::current());
         let ends = std::thread::spawn(move || {
             LAST.set(Some(LastAct(InlineReleaseFuture(inline), polled)));
@@ -229,27 +229,27 @@ mod tests {
         ends.join().unwrap();
         assert!(is_over.recv().unwrap());
         end.send(()).unwrap();
-        assert!(adopted.recv().await.unwrap().await);
+        assert!(taken_over.recv().await.unwrap().await);
     }
 
     /// Threads that poll it and that detach it meet at any point: it is taken over in each case.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn inline_release_detached_at_any_point_is_resumed_once() {
+    async fn inline_release_detached_at_any_point_is_taken_over_once() {
         for _ in 0..2_000 {
-            let (others, mut adopted) = mpsc::unbounded_channel();
-            let resume = move |release| drop(others.send(release));
+            let (others, mut taken_over) = mpsc::unbounded_channel();
+            let take_over = move |release| drop(others.send(release));
             // It never finishes with its caller, which polls it again and again.
             let release = std::future::poll_fn(|context| {
                 context.waker().wake_by_ref();
                 Poll::Pending
             });
-            let inline = InlineRelease::new(release.boxed(), Handle::current(), resume);
+            let inline = InlineRelease::new(release.boxed(), Handle::current(), take_over);
             let caller = tokio::spawn(InlineReleaseFuture(inline.clone()));
             let wants = tokio::task::spawn_blocking(move || inline.detach());
-            assert!(adopted.recv().await.is_some());
+            assert!(taken_over.recv().await.is_some());
             wants.await.unwrap();
             caller.await.unwrap();
-            assert!(adopted.try_recv().is_err(), "it is adopted once");
+            assert!(taken_over.try_recv().is_err(), "it is taken over once");
         }
     }
 }

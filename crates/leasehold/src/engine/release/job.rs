@@ -1,8 +1,8 @@
 //! A release job: one claim to be released on the server, from the order to the answer of its caller.
 //!
 //! [`request_releases`] is one request, for a batch of jobs. It settles the jobs that are answered, and returns
-//! those that are to be tried again, which `reaper_task.rs` does. A job is tried until its lease is over. The calls that
-//! use `retry.rs` of the engine differ: they end with the outage that their caller tolerates.
+//! those that are to be tried again, which `reaper_task.rs` does. A job is tried until its lease is over. The calls
+//! that use `retry.rs` of the engine differ: they end with the outage that their caller tolerates.
 //!
 //! Ground rules: however the job ends, its caller gets an answer, and the local queue of the
 //! resource continues.

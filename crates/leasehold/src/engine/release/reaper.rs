@@ -24,7 +24,7 @@ use crate::engine::release::job::{
     Job, ReleaseCounters, Released, await_direct_release, request_releases, without_panics,
 };
 use crate::engine::release::reaper_task::{Order, ReaperTask};
-use crate::engine::release::stall_watch::Parked;
+use crate::engine::release::stall_watch::StallWatch;
 use crate::panics::{ContainedSpan, called_in, can_enter_a_runtime, contained};
 
 impl Engine {
@@ -62,14 +62,14 @@ enum AtOnceRelease {
     Declined(Job),
 }
 
-/// The engine's handle to the release worker.
+/// The engine's handle to the reaper.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     jobs: mpsc::UnboundedSender<Order>,
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     counters: Arc<ReleaseCounters>,
-    parked: Arc<Parked>,
+    stall_watch: Arc<StallWatch>,
     process: Process,
 }
 
@@ -88,7 +88,7 @@ impl Reaper {
             backend,
             clock,
             counters: Arc::default(),
-            parked: Arc::default(),
+            stall_watch: Arc::default(),
             process: Process::this(),
         }
     }
@@ -146,9 +146,9 @@ impl Reaper {
         let Some(inline) = self.release_inline(engine, &resource, id, release) else {
             return ReleaseProgress::Pending(outcome);
         };
-        // A direct release has been sent and keeps nothing back. Another one may be parked with what the client needs.
-        if !is_sent && self.parked.watch(&inline.0) {
-            drop(self.jobs.send(Order::Watch(self.parked.clone())));
+        // A direct release has been sent and keeps nothing back. Another one may stall, and keep what the client needs.
+        if !is_sent && self.stall_watch.note(&inline.0) {
+            drop(self.jobs.send(Order::WatchStalls(self.stall_watch.clone())));
         }
         ReleaseProgress::Inline(inline, outcome)
     }
@@ -217,7 +217,7 @@ impl Reaper {
         sent.flatten().map(|answer| (answer, span))
     }
 
-    /// Creates the release of one claim. The worker makes the retries.
+    /// Creates the release of one claim. The reaper makes the retries.
     fn inline(&self, attempt: impl Future<Output = Option<Job>> + Send + 'static) -> ReleaseFuture {
         let jobs = self.jobs.clone();
         without_panics(async move {
@@ -236,10 +236,10 @@ impl Reaper {
         release: ReleaseFuture,
     ) -> Option<InlineReleaseFuture> {
         let jobs = self.jobs.clone();
-        let resume = move |release| drop(jobs.send(Order::Resume(release)));
+        let take_over = move |release| drop(jobs.send(Order::TakeOver(release)));
         // The queue keeps a weak reference to it, with which a later waiter detaches it. If something
-        // depends on it already, the worker carries it out from the start.
-        let inline = InlineRelease::new(release, engine.runtime.clone(), resume);
+        // depends on it already, the reaper carries it out from the start.
+        let inline = InlineRelease::new(release, engine.runtime.clone(), take_over);
         if !engine.may_release_inline(resource, id, &inline) {
             inline.detach();
             return None;
@@ -283,7 +283,7 @@ mod tests {
         let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
         let engine = Engine::start(store, clock, Tuning::default(), EventSink::default()).unwrap();
         // Wherever a panic may come from, it is contained there, but for this one.
-        drop(engine.reaper.jobs.send(Order::Resume(async { panic!("a release panics") }.boxed())));
+        drop(engine.reaper.jobs.send(Order::TakeOver(async { panic!("a release panics") }.boxed())));
         tokio::task::yield_now().await;
         assert_eq!(engine.check_open("lock").unwrap_err().kind(), ErrorKind::Closed);
     }

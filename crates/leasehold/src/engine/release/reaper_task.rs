@@ -1,4 +1,4 @@
-//! The release worker: batches, paces and retries background releases.
+//! The task of the reaper: batches, paces and retries background releases.
 //!
 //! One task sends all batches and receives their answers: a task for each would cost two more task
 //! switches for a single lock.
@@ -15,24 +15,25 @@ use leasehold_core::{Backend, Clock, Moment};
 use leasehold_machine::Process;
 use tokio::sync::mpsc;
 
+use crate::clock::CLOCK_READ_INTERVAL;
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::release::job::{Job, request_releases};
-use crate::engine::release::stall_watch::Parked;
+use crate::engine::release::stall_watch::StallWatch;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 use crate::random::HashMap;
 
-/// A message to the worker.
+/// A message to the reaper.
 pub(crate) enum Order {
     Release(Job),
-    /// A release that its caller has left, or that others depend on.
-    Resume(ReleaseFuture),
-    /// A caller carries out a release: look whether it does.
-    Watch(Arc<Parked>),
+    /// An inline release that its caller has left, or that others depend on.
+    TakeOver(ReleaseFuture),
+    /// An inline release has begun that may stall.
+    WatchStalls(Arc<StallWatch>),
 }
 
-/// The task of the `Reaper`, the release worker.
+/// The task of the `Reaper`.
 pub(crate) struct ReaperTask {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
@@ -46,8 +47,8 @@ pub(crate) struct ReaperTask {
     later: BTreeMap<(Moment, u64), Job>,
     next: u64,
     calls: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The releases of callers, and when to look at them next.
-    watched: Option<(Arc<Parked>, Moment)>,
+    /// The watch over inline releases, and its next check; `None` while there are none.
+    stall_watch: Option<(Arc<StallWatch>, Moment)>,
     /// The process that owns these claims. A fork of it sends nothing.
     process: Process,
     failed: bool,
@@ -84,7 +85,7 @@ impl ReaperTask {
             later: BTreeMap::new(),
             next: 0,
             calls: FuturesUnordered::new(),
-            watched: None,
+            stall_watch: None,
             process: Process::this(),
             failed: false,
         }
@@ -106,14 +107,14 @@ impl ReaperTask {
             return false;
         }
         let retry_at = self.later.first_key_value().map(|((due, _), _)| *due);
-        let look_at = self.watched.as_ref().map(|(_, at)| *at);
-        let nap = retry_at.into_iter().chain(look_at).min().map(|due| self.clock.now().until(due));
+        let check_at = self.stall_watch.as_ref().map(|(_, at)| *at);
+        let nap = retry_at.into_iter().chain(check_at).min().map(|due| self.clock.now().until(due));
         // The order is fixed: calls under way make progress however much arrives.
         tokio::select! {
             biased;
             Some(answered) = self.calls.next() => self.record_answer(answered),
             count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
-            () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
+            () = tokio::time::sleep(nap.unwrap_or_default().min(CLOCK_READ_INTERVAL)), if nap.is_some() => {}
         }
         if !self.process.is_this() {
             return false;
@@ -122,18 +123,20 @@ impl ReaperTask {
             match order {
                 Order::Release(job) if job.was_tried() => self.retry_later(job),
                 Order::Release(job) => self.enqueue(job),
-                Order::Watch(parked) => self.watched = Some((parked, self.clock.now().after(LOOK))),
-                Order::Resume(release) => {
+                Order::WatchStalls(watch) => {
+                    self.stall_watch = Some((watch, self.clock.now().after(STALL_CHECK_INTERVAL)));
+                }
+                Order::TakeOver(release) => {
                     self.calls.push(release.map(|_| Answered { part: None, again: Vec::new() }).boxed());
                 }
             }
         }
         let now = self.clock.now();
-        if look_at.is_some_and(|at| at <= now) {
+        if check_at.is_some_and(|at| at <= now) {
             // It may wake a foreign executor.
-            let looks_again = |parked: &Parked| contained(|| parked.look()).unwrap_or_default();
-            let watched = self.watched.take().filter(|(parked, _)| looks_again(parked));
-            self.watched = watched.map(|(parked, _)| (parked, now.after(LOOK)));
+            let checks_again = |watch: &StallWatch| contained(|| watch.check()).unwrap_or_default();
+            let stall_watch = self.stall_watch.take().filter(|(watch, _)| checks_again(watch));
+            self.stall_watch = stall_watch.map(|(watch, _)| (watch, now.after(STALL_CHECK_INTERVAL)));
         }
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
             let job = entry.remove();
@@ -188,7 +191,7 @@ impl ReaperTask {
 }
 
 impl Drop for ReaperTask {
-    /// Closes the client, however the worker ends, because nothing would be released any more. The jobs
+    /// Closes the client, however the task ends, because nothing would be released any more. The jobs
     /// that are dropped here end as unknown.
     fn drop(&mut self) {
         if mutant!("the end of a runtime is silent") {
@@ -211,7 +214,5 @@ const BATCH_MAX: usize = 256;
 const CALLS_MAX: usize = 64;
 /// 10 ms: a retry waits for the next multiple of it.
 const BEAT: u64 = 10_000_000;
-/// The pause between two looks at the releases of callers. One that is found twice is taken over.
-const LOOK: Duration = Duration::from_millis(250);
-/// The longest time without a read of the clock while a retry is pending.
-const STEP: Duration = Duration::from_secs(1);
+/// The pause between two checks of inline releases. One that is found twice is taken over.
+const STALL_CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -1,39 +1,39 @@
-//! The release that a caller carries out over a backend that does not send directly.
+//! The watch for inline releases that stall, over a backend that does not send directly.
 //!
-//! Such a release may be parked with what the whole client needs: the turn of a connection that all locks share, the
-//! making of a connection, the last permit of a pool. So the worker looks at it a few times a second, as long as there
-//! are such releases, and takes over the one that it finds for the second time. A timer for each would cost
-//! more than the release.
+//! Such a release stalls if its caller is not polled, and may then keep what the whole client needs: the turn of a
+//! connection that all locks share, the making of a connection, the last permit of a pool. So the reaper checks a few
+//! times a second, as long as there are such releases, and takes over the one that it finds for the second time. A
+//! timer for each would cost more than the release.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::engine::release::inline::InlineRelease;
 
-/// The latest of these releases. There is one at a time: one more is batched with others.
+/// The watch over the latest of these releases. There is one at a time: one more is batched with others.
 #[derive(Debug, Default)]
-pub(crate) struct Parked(Mutex<State>);
+pub(crate) struct StallWatch(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     latest: Weak<InlineRelease>,
-    /// The one that was there at the last look.
+    /// The one that was there at the last check.
     seen: Weak<InlineRelease>,
-    /// `true` while the worker looks.
-    is_watched: bool,
+    /// `true` while the reaper checks.
+    is_active: bool,
 }
 
-impl Parked {
-    /// Notes a release. Returns `true` if the worker has to be woken.
-    pub(crate) fn watch(&self, release: &Arc<InlineRelease>) -> bool {
+impl StallWatch {
+    /// Notes a release. Returns `true` if the reaper has to be told to check.
+    pub(crate) fn note(&self, release: &Arc<InlineRelease>) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.latest = Arc::downgrade(release);
-        !std::mem::replace(&mut state.is_watched, true)
+        !std::mem::replace(&mut state.is_active, true)
     }
 
-    /// Takes the release from its caller if it was there at the last look. Returns `true` if there is a reason to look
-    /// again.
-    pub(crate) fn look(&self) -> bool {
-        let late = {
+    /// Takes the release from its caller if it was there at the last check. Returns `true` if there is a reason to
+    /// check again.
+    pub(crate) fn check(&self) -> bool {
+        let stalled = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if !state.latest.ptr_eq(&state.seen) {
                 state.seen = state.latest.clone();
@@ -41,8 +41,8 @@ impl Parked {
             }
             std::mem::take(&mut *state).latest
         };
-        if let Some(late) = late.upgrade() {
-            late.detach();
+        if let Some(stalled) = stalled.upgrade() {
+            stalled.detach();
         }
         false
     }
@@ -59,22 +59,22 @@ mod tests {
 
     /// Returns a release that never ends by itself, and the receiver on which it arrives when taken over.
     fn release() -> (Arc<InlineRelease>, mpsc::UnboundedReceiver<ReleaseFuture>) {
-        let (others, adopted) = mpsc::unbounded_channel();
-        let resume = move |release| drop(others.send(release));
-        (InlineRelease::new(std::future::pending().boxed(), Handle::current(), resume), adopted)
+        let (others, taken_over) = mpsc::unbounded_channel();
+        let take_over = move |release| drop(others.send(release));
+        (InlineRelease::new(std::future::pending().boxed(), Handle::current(), take_over), taken_over)
     }
 
     #[tokio::test]
-    async fn release_is_taken_over_at_the_second_look_that_finds_it() {
-        let parked = Parked::default();
-        let ((first, mut first_adopted), (second, mut second_adopted)) = (release(), release());
-        assert!(parked.watch(&first) && parked.look());
+    async fn release_is_taken_over_at_the_second_check_that_finds_it() {
+        let stall_watch = StallWatch::default();
+        let ((first, mut first_taken), (second, mut second_taken)) = (release(), release());
+        assert!(stall_watch.note(&first) && stall_watch.check());
         // The caller of the first one has released another lock since.
-        assert!(!parked.watch(&second), "the worker looks already");
-        assert!(parked.look());
-        assert!(first_adopted.try_recv().is_err() && second_adopted.try_recv().is_err());
-        assert!(!parked.look(), "nothing is left to look at");
-        assert!(second_adopted.try_recv().is_ok() && first_adopted.try_recv().is_err());
-        assert!(parked.watch(&first), "the worker has to be woken");
+        assert!(!stall_watch.note(&second), "the reaper checks already");
+        assert!(stall_watch.check());
+        assert!(first_taken.try_recv().is_err() && second_taken.try_recv().is_err());
+        assert!(!stall_watch.check(), "nothing is left to check");
+        assert!(second_taken.try_recv().is_ok() && first_taken.try_recv().is_err());
+        assert!(stall_watch.note(&first), "the reaper has to be told");
     }
 }
