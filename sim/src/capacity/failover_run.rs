@@ -1,6 +1,6 @@
 //! One lease over a failover, event by event.
 //!
-//! It follows the watchdog (`crates/leasehold/src/engine/renew/renewer.rs`) for the renewals of one claim, and
+//! It follows the renewer (`crates/leasehold/src/engine/renew/renewer_task.rs`) for the renewals of one claim, and
 //! the connection of Redis (`backends/redis/src/net/command_conn.rs`, `connection.rs`) for how a client finds the
 //! new server. It knows nothing of the formula in `failover.rs`.
 

@@ -1,6 +1,6 @@
 //! The locks that processes hold for long, and when each is renewed.
 //!
-//! It follows `engine/renew/renewer.rs`: a lock is renewed at a beat, by a request of which the answer counts
+//! It follows `engine/renew/renewer_task.rs`: a lock is renewed at a beat, by a request of which the answer counts
 //! from when it was sent. One that is not answered in time is asked again, and is lost at the end of its
 //! validity. One pause is drawn for a batch that is asked again, where the engine draws one for each lock.
 

@@ -16,13 +16,13 @@ pub const RENEW_AT: f64 = 1.0 / 3.0;
 pub const DRIFT: f64 = 0.01;
 /// The margin for the loss signal: `SIGNAL_MARGIN` in `crates/leasehold/src/engine/lease/term.rs`.
 pub const SIGNAL_MARGIN: u64 = 2 * MS;
-/// The shortest pause before a renewal is tried again: `RETRY_MIN` in `engine/renew/renewer.rs`.
+/// The shortest pause before a renewal is tried again: `RETRY_MIN` in `engine/renew/requests.rs`.
 pub const RETRY_MIN: u64 = 5 * MS;
-/// The longest, while fewer than [`UNCAPPED_FROM`] are open: `RETRY_MAX` in `engine/renew/renewer.rs`.
+/// The longest, while fewer than [`UNCAPPED_FROM`] are open: `RETRY_MAX` in `engine/renew/requests.rs`.
 pub const RETRY_MAX: u64 = 2 * SECOND;
-/// The number of open renewals from which the ttl alone spaces them: `engine/renew/renewer.rs`.
+/// The number of open renewals from which the ttl alone spaces them: `engine/renew/requests.rs`.
 pub const UNCAPPED_FROM: usize = 3;
-/// The most open renewals of one claim: `OPEN_MAX` in `engine/renew/renewer.rs`.
+/// The most open renewals of one claim: `OPEN_MAX` in `engine/renew/requests.rs`.
 pub const OPEN_MAX: usize = 24;
 
 /// The pauses of a claim that polls: `FIRST_POLL`, `HEAD_POLL`, `LAST_POLL` (which is `SILENT_AFTER`) and
@@ -43,13 +43,13 @@ pub const GLANCE_AHEAD: u64 = 2 * SECOND;
 /// The most waiters of one look: `GLANCE_MAX` in `backends/redis/src/wait/keepalive.rs`.
 pub const GLANCE_MAX: u64 = 250;
 
-/// Returns the beat to which renewals are rounded down: `next_due` in `engine/renew/renewer.rs`.
+/// Returns the beat to which renewals are rounded down: `next_due` in `engine/renew/renewer_task.rs`.
 pub fn beat(ttl: u64) -> u64 {
     (ttl / 30).clamp(MS, SECOND)
 }
 
 /// Returns when a lease that was confirmed as of `asked_at` is renewed next: `next_due` in
-/// `engine/renew/renewer.rs`. `phase` is by how much this process counts its beats later than others.
+/// `engine/renew/renewer_task.rs`. `phase` is by how much this process counts its beats later than others.
 pub fn next_due(asked_at: u64, ttl: u64, renew_at: f64, phase: u64) -> u64 {
     let (due, beat) = (asked_at + (ttl as f64 * renew_at).round() as u64, beat(ttl));
     // A renewal is never due before the first beat, because `renew_at` is more than a thirtieth.
@@ -67,7 +67,7 @@ pub fn relied_on(ttl: u64, granularity: u64) -> u64 {
 }
 
 /// Returns the longest pause before the next try of a renewal: `RenewalRequests::pause` in
-/// `engine/renew/renewer.rs`. The actual one is between half of it and all of it.
+/// `engine/renew/requests.rs`. The actual one is between half of it and all of it.
 pub fn retry_pause(ttl: u64, failures: u32, open: usize) -> u64 {
     let ceiling = ttl / if failures < 2 { 20 } else { 10 };
     ceiling.clamp(RETRY_MIN, if open < UNCAPPED_FROM { RETRY_MAX } else { u64::MAX })
@@ -126,17 +126,18 @@ mod tests {
 
     #[test]
     fn capacity_rules_are_those_of_the_code() {
-        let renewer = "crates/leasehold/src/engine/renew/renewer.rs";
-        has(renewer, "let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };");
+        let requests = "crates/leasehold/src/engine/renew/requests.rs";
+        has(requests, "let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };");
+        let renewer = "crates/leasehold/src/engine/renew/renewer_task.rs";
         has(
             renewer,
             "let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);",
         );
         has(renewer, "Moment::from_nanos(due.as_nanos() / beat * beat)");
-        has(renewer, "const RETRY_MIN: Duration = Duration::from_millis(5);");
-        has(renewer, "const RETRY_MAX: Duration = Duration::from_secs(2);");
-        has(renewer, "const UNCAPPED_FROM: usize = 3;");
-        has(renewer, "const OPEN_MAX: usize = 24;");
+        has(requests, "const RETRY_MIN: Duration = Duration::from_millis(5);");
+        has(requests, "const RETRY_MAX: Duration = Duration::from_secs(2);");
+        has(requests, "const UNCAPPED_FROM: usize = 3;");
+        has(requests, "const OPEN_MAX: usize = 24;");
         has("crates/leasehold/src/engine/mod.rs", "renew_at: 1.0 / 3.0,");
         has("crates/leasehold/src/engine/mod.rs", "drift: 0.01,");
         let lease = "crates/leasehold/src/engine/lease/term.rs";

@@ -3,3 +3,5 @@
 mod agenda;
 pub(super) mod inbox;
 pub(super) mod renewer;
+mod renewer_task;
+mod requests;
