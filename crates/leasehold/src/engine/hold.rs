@@ -202,7 +202,7 @@ impl Hold {
     /// ttl is over. Returns `false` if it was already lost, and so released.
     pub(crate) fn leave_to_lease(mut self) -> bool {
         let Some((lease, _)) = self.finish() else { return false };
-        // If the renewal task has released the lost claim, nothing is left to its lease.
+        // If the renewer has released the lost claim, nothing is left to its lease.
         let ours = lease.retire();
         if ours {
             self.engine.leave_to_lease(&lease);

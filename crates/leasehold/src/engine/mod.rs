@@ -1,4 +1,4 @@
-//! The lock engine: local queues, acquire loop, renewal task and background releases, shared by all backends.
+//! The lock engine: local queues, acquire loop, renewer and background releases, shared by all backends.
 //!
 //! ```text
 //!  acquire/queue.rs ───▶ acquire/contender.rs ───▶ Backend::contend

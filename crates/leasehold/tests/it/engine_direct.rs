@@ -499,7 +499,7 @@ async fn closed_client_sends_no_direct_request() {
     assert_eq!(store.direct(), 0);
 }
 
-/// A waker that panics: the renewal task ends when it calls it.
+/// A waker that panics: the renewer ends when it calls it.
 struct Spiteful;
 
 impl Wake for Spiteful {

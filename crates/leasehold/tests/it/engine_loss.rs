@@ -143,7 +143,7 @@ impl EventSubscriber for Losses {
     }
 }
 
-/// The renewal task has the lease, and has not been notified of the release.
+/// The renewer has the lease, and has not been notified of the release.
 #[test]
 fn lock_released_at_the_end_of_its_runtime_is_not_lost() {
     let losses = Arc::new(Losses::default());
@@ -315,7 +315,7 @@ async fn lock_acquired_right_after_a_suspend_is_renewed_in_time() {
     let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
     let locks = Client::builder().clock(clock.clone()).over(store).unwrap();
     let before = locks.mutex("before").lock().await.unwrap();
-    // The renewal task looks again in a second, by its timer.
+    // The renewer looks again in a second, by its timer.
     tokio::time::sleep(ms(10)).await;
     *clock.suspended.lock().unwrap() = Duration::from_secs(3_600);
     let after = locks.mutex("after").ttl(ms(300)).lock().await.unwrap();
@@ -412,7 +412,7 @@ async fn handed_off_hold_ends_at_its_own_max_hold() {
 }
 
 #[tokio::test]
-async fn a_ttl_and_a_limit_without_end_leave_the_watchdog_alive() {
+async fn a_ttl_and_a_limit_without_end_leave_the_renewer_alive() {
     // A store that watches processes gives a ttl no bound.
     let dir = tempfile::tempdir().unwrap();
     let locks = Client::open(&format!("file://{}", dir.path().display())).await.unwrap();

@@ -27,7 +27,7 @@ impl Engine {
         if contained(|| self.backend.at_once().is_none()).unwrap_or(true) {
             return Ok(FastOutcome::Declined);
         }
-        // A task that locks in a loop would never let the others run: the renewal task, for one.
+        // A task that locks in a loop would never let the others run: the renewer, for one.
         if !mutant!("who is granted at once never pauses") {
             tokio::task::coop::consume_budget().await;
             self.pause_at_times().await;

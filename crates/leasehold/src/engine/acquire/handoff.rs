@@ -59,13 +59,13 @@ impl Engine {
             let at = self.clock.now();
             ended = UseEnd { state: lease.end_use(at), at };
         }
-        // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
+        // The renewer releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
         // for one of the two, so the claim is released once.
         if lease.retire() {
             self.renewer.forget(&lease);
             return self.reaper.release(self, lease, ended, waits);
         }
-        // It was lost, and the renewal task has released it already.
+        // It was lost, and the renewer has released it already.
         ReleaseProgress::Over(Released::Gone)
     }
 

@@ -134,7 +134,7 @@ impl Engine {
     /// Releases a claim that lingers no more.
     pub(super) fn end_linger(self: &Arc<Self>, lingering: &LingeringClaim) {
         let lease = &lingering.lease;
-        // The renewal task releases a claim that it finds lost, perhaps at this moment.
+        // The renewer releases a claim that it finds lost, perhaps at this moment.
         if lease.retire() {
             self.renewer.forget(lease);
             let at = self.clock.now();

@@ -286,7 +286,7 @@ impl<W, E, L> LocalQueue<W, E, L> {
             Change::AddDependent => self.dependents += 1,
             Change::RemoveDependent => self.dependents -= 1,
             Change::Departed(id) => {
-                // If it still lingers, the renewal task has released it, and the caller finds nothing to do.
+                // If it still lingers, the renewer has released it, and the caller finds nothing to do.
                 self.take_lingering(&mut outcome.linger_over, |claim| claim.id == id);
                 self.held.retain(|claim| claim.id != id);
                 self.inline_release.take_if(|(released, _)| *released == id);

@@ -113,7 +113,7 @@ impl Hold {
         // `into_lease` and not `finish`: the listeners of this hold are to see the loss that is marked below.
         let Some(lease) = self.into_lease() else { return Err(LossCause::Gone) };
         if !lease.retire() {
-            // The renewal task was first, and has released it.
+            // The renewer was first, and has released it.
             return Err(match lease.state() {
                 State::Lost(cause) => cause,
                 _ => LossCause::Gone,

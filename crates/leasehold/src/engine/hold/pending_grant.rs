@@ -1,6 +1,6 @@
 //! A grant on its way from the server to its first user.
 //!
-//! Ground rules: a grant is entered into the queue of its resource before the watchdog gets it. So every
+//! Ground rules: a grant is entered into the queue of its resource before the renewer gets it. So every
 //! end of the grant, at any time and on any thread, finds it in the queue and removes it there. A grant
 //! that is dropped on the way is released.
 

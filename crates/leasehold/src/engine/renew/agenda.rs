@@ -1,4 +1,4 @@
-//! Agenda of the renewal task (watchdog): when each lease is checked next.
+//! Agenda of the renewer: when each lease is checked next.
 //!
 //! A hierarchical timing wheel holds the entries, so that adding, moving and removing one costs the same
 //! with one lease and with ten thousand. The wheel runs on the clock of the runtime, which stands still

@@ -1,9 +1,9 @@
-//! Inbox of the renewal task (the watchdog). Messages that are not urgent do not wake it.
+//! Inbox of the renewer. Messages that are not urgent do not wake it.
 //!
 //! Most locks are released before their first renewal is due. A new claim is therefore put into the
-//! inbox, and the watchdog finds it at its next turn; only a claim that would be found too late wakes it.
-//! A claim that is released first is removed from the inbox and never reaches the watchdog. Waking the
-//! watchdog for each lock would cost two task switches, and often thread switches.
+//! inbox, and the renewer finds it at its next turn; only a claim that would be found too late wakes it.
+//! A claim that is released first is removed from the inbox and never reaches the renewer. Waking the
+//! renewer for each lock would cost two task switches, and often thread switches.
 //!
 //! Ground rules: the mutex is held for a few instructions only, and nothing is dropped under it that
 //! could call back into this module.
@@ -17,7 +17,7 @@ use crate::engine::lease::Lease;
 use crate::mutant::mutant;
 use crate::random::IdMap;
 
-/// The inbox and the signal that wakes the watchdog.
+/// The inbox and the signal that wakes the renewer.
 #[derive(Debug, Default)]
 pub(crate) struct RenewalInbox {
     mail: Mutex<RenewalMail>,
@@ -39,11 +39,11 @@ pub(crate) struct RenewalMail {
     pub(crate) closing: Vec<oneshot::Sender<()>>,
     /// Set once the client and all its guards are dropped.
     pub(crate) is_over: bool,
-    /// Set once the client closes or the watchdog has ended: no claim is watched from then on.
+    /// Set once the client closes or the renewer has ended: no claim is watched from then on.
     is_closed: bool,
-    /// Set once the watchdog has ended.
+    /// Set once the renewer has ended.
     is_abandoned: bool,
-    /// Time of the watchdog's next turn; `None` while it sleeps until it is woken.
+    /// Time of the renewer's next turn; `None` while it sleeps until it is woken.
     next_turn: Option<Moment>,
 }
 
@@ -92,8 +92,8 @@ impl RenewalInbox {
         }
     }
 
-    /// Asks the watchdog to mark every claim as lost, and closes the inbox. The receiver completes when
-    /// that is done, or fails when the watchdog has ended.
+    /// Asks the renewer to mark every claim as lost, and closes the inbox. The receiver completes when
+    /// that is done, or fails when the renewer has ended.
     pub(crate) fn lose_all(&self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         let mut mail = self.mail();
@@ -106,7 +106,7 @@ impl RenewalInbox {
         receiver
     }
 
-    /// Closes the inbox because the watchdog has ended. Returns all unread messages, which nothing will
+    /// Closes the inbox because the renewer has ended. Returns all unread messages, which nothing will
     /// process any more.
     pub(crate) fn abandon(&self) -> RenewalMail {
         let mut mail = self.mail();
@@ -120,7 +120,7 @@ impl RenewalInbox {
         self.wakeup.notify_one();
     }
 
-    /// Waits until the watchdog is woken. Returns at once where that happened since the last call.
+    /// Waits until the renewer is woken. Returns at once where that happened since the last call.
     pub(crate) async fn woken(&self) {
         self.wakeup.notified().await;
     }
@@ -132,7 +132,7 @@ impl RenewalInbox {
         std::mem::replace(&mut mail, RenewalMail { next_turn, is_over, is_closed, ..RenewalMail::default() })
     }
 
-    /// Records the time of the watchdog's next turn. Returns `false` where a message has arrived since the
+    /// Records the time of the renewer's next turn. Returns `false` where a message has arrived since the
     /// inbox was cleared, so that the next turn is now.
     pub(crate) fn set_next_turn(&self, next_turn: Option<Moment>) -> bool {
         let mut mail = self.mail();
@@ -140,7 +140,7 @@ impl RenewalInbox {
         mail.is_clear()
     }
 
-    /// Wakes the watchdog where its next turn would be later than `due`.
+    /// Wakes the renewer where its next turn would be later than `due`.
     fn wake_by(&self, mail: MutexGuard<'_, RenewalMail>, due: Moment) {
         let waits = mail.next_turn.is_some_and(|next_turn| next_turn <= due);
         drop(mail);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_wakes_the_watchdog_if_its_next_turn_is_too_late() {
+    fn claim_wakes_the_renewer_if_its_next_turn_is_too_late() {
         let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
         let next_turn = clock.now().after(Duration::from_secs(1));
         let (later, sooner) = (clock.now().after(TTL), clock.now().after(Duration::from_millis(900)));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_released_before_the_watchdog_sees_it_leaves_no_message() {
+    fn claim_released_before_the_renewer_sees_it_leaves_no_message() {
         let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
         let next_turn = Some(clock.now().after(Duration::from_secs(1)));
         assert!(inbox.set_next_turn(next_turn));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn watchdog_does_not_sleep_over_a_message() {
+    fn renewer_does_not_sleep_over_a_message() {
         let clock = Arc::new(ManualClock::new());
         let messages: [&dyn Fn(&RenewalInbox); 5] = [
             &|inbox| assert!(inbox.watch(lease(id(1), &clock), Moment::START)),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn inbox_of_a_watchdog_that_has_ended_keeps_nothing() {
+    fn inbox_of_a_renewer_that_has_ended_keeps_nothing() {
         let (inbox, clock) = (RenewalInbox::default(), Arc::new(ManualClock::new()));
         assert!(inbox.watch(lease(id(1), &clock), clock.now()));
         assert!(inbox.abandon().fresh.contains_key(&id(1)));

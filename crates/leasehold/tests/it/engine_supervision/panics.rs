@@ -231,7 +231,7 @@ async fn contender_that_panics_settles_its_queue() {
     mutex.try_lock_for(ms(5_000)).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A waker that panics, as a broken executor's might: it is called in the middle of the watchdog.
+/// A waker that panics, as a broken executor's might: it is called in the middle of the renewer.
 struct Spiteful;
 
 impl Wake for Spiteful {
@@ -241,7 +241,7 @@ impl Wake for Spiteful {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
+async fn the_end_of_the_renewer_is_the_end_of_the_client() {
     let (warnings, _listening) = Warnings::listen("leasehold");
     let world = World::new(|call, _, about| match (call, about) {
         (Call::Renew, "dead") => super::odd::hang(),
