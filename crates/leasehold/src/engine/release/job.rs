@@ -16,6 +16,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold_core::{Backend, Claim, Clock, DirectRelease, Effect, Failure, Moment, Release, doubled};
 use tokio::sync::{Notify, oneshot};
+use tracing::Span;
 
 use crate::engine::Engine;
 use crate::engine::release::inline::ReleaseFuture;
@@ -108,6 +109,8 @@ pub(crate) struct Job {
     until: Moment,
     /// The end of the lease that its holder had, if the claim was valid by the clock when it was released.
     valid_until: Option<Moment>,
+    /// `true` if nothing else was under way when it was created.
+    is_only: bool,
     /// The number of attempts that failed.
     tries: u32,
     /// `true` if one of them may have ended the claim.
@@ -119,28 +122,33 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates the job for a claim that ends at `until` at the latest. Also returns whether nothing else
-    /// is under way.
+    /// Creates the job for a claim that ends at `until` at the latest.
     pub(crate) fn new(
         claim: Claim,
         until: Moment,
         valid_until: Option<Moment>,
         engine: Option<Arc<Engine>>,
         counters: Arc<ReleaseCounters>,
-    ) -> (Job, bool) {
+    ) -> Job {
         let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        let job = Job {
+        Job {
             claim,
             until,
             valid_until,
+            is_only,
             tries: 0,
             may_be_done: false,
             engine,
             done: None,
             counters,
             has_ended: false,
-        };
-        (job, is_only)
+        }
+    }
+
+    /// Returns `true` if it is the first attempt at the only release under way, so that there is nothing to batch it
+    /// with.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_only && !self.was_tried()
     }
 
     /// Returns a receiver of the outcome.
@@ -236,6 +244,11 @@ impl Drop for Job {
     }
 }
 
+/// Creates the span of a request to release so many claims.
+pub(crate) fn release_span(claims: usize) -> Span {
+    tracing::debug_span!("leasehold.release", claims = claims)
+}
+
 /// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
 pub(crate) fn without_panics(work: impl Future<Output = bool> + Send + 'static) -> ReleaseFuture {
     AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
@@ -259,8 +272,7 @@ pub(crate) async fn await_direct_release(
 pub(crate) async fn request_releases(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
     let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
     let asked = contained_request(async {
-        let span = || tracing::debug_span!("leasehold.release", claims = claims.len());
-        spanned(span, backend.release(&claims)).await
+        spanned(|| release_span(claims.len()), backend.release(&claims)).await
     });
     let asked_at = clock.now();
     let (mut releases, failure) = match asked.await {

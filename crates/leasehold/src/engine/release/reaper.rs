@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
 use crate::engine::lease::{Lease, State, UseEnd};
-use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture, ReleaseFuture};
+use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
 use crate::engine::release::job::{
-    Job, ReleaseCounters, Released, await_direct_release, request_releases, without_panics,
+    Job, ReleaseCounters, Released, await_direct_release, release_span, request_releases, without_panics,
 };
 use crate::engine::release::reaper_task::{Order, ReaperTask};
 use crate::engine::release::stall_watch::StallWatch;
@@ -51,15 +51,6 @@ pub(crate) enum ReleaseProgress {
     Inline(InlineReleaseFuture, oneshot::Receiver<Released>),
     /// The reaper continues it, and nothing waits for its outcome.
     Unwatched,
-}
-
-/// The result of a release that a store may decide at once.
-enum AtOnceRelease {
-    Over(Released),
-    /// The store may get another request.
-    Failed(Job),
-    /// The store was not asked, or left it to the slow path.
-    Declined(Job),
 }
 
 /// The engine's handle to the reaper.
@@ -105,52 +96,64 @@ impl Reaper {
         ended: UseEnd,
         waits: Waits,
     ) -> ReleaseProgress {
+        // In this order: nothing in a fork; nothing under a lock delay; at once; for a caller that waits, directly, or
+        // inline if no other release is under way; else by the reaper.
         if self.is_forked() {
             // Nothing is counted: another thread may have had the counters locked when the process was forked.
             return ReleaseProgress::Over(Released::Gone);
         }
         let was_valid = !matches!(ended.state, State::Lost(_));
         let valid_until = was_valid.then(|| lease.valid_until());
-        let (job, is_only) = self.job(lease.claim.clone(), ended.at, valid_until, Some(engine.clone()));
+        let job = self.job(lease.claim.clone(), ended.at, valid_until, Some(engine.clone()));
         // The server keeps a claim with a lock delay on purpose.
         if lease.keeps_lock_delay() {
             job.finish(Released::Gone);
             return ReleaseProgress::Over(Released::Gone);
         }
-        let (mut job, is_only) = match self.release_at_once(engine, job, ended.at) {
-            AtOnceRelease::Over(released) => return ReleaseProgress::Over(released),
-            AtOnceRelease::Failed(job) => (job, false),
-            AtOnceRelease::Declined(job) => (job, is_only),
+        let job = match self.release_at_once(engine, job, ended.at) {
+            ControlFlow::Break(released) => return ReleaseProgress::Over(released),
+            ControlFlow::Continue(job) => job,
         };
-        let Waits::Yes = waits else {
-            self.send(job);
-            return ReleaseProgress::Unwatched;
-        };
-        let outcome = job.outcome();
-        let (resource, id) = (job.claim.resource.clone(), job.claim.id);
-        let sent = self.send_directly(engine, &mut job);
-        if sent.is_none() && !is_only {
-            self.send(job);
-            return ReleaseProgress::Pending(outcome);
-        }
-        let is_sent = sent.is_some();
-        let (backend, clock) = (self.backend.clone(), self.clock.clone());
-        let release = match sent {
-            Some((answer, span)) => {
-                let asked_at = ended.at;
-                let settling = async move { await_direct_release(job, answer, asked_at, &*clock).await };
-                self.inline(span.around(settling))
+        match waits {
+            Waits::Yes => self.release_awaited(engine, job, ended.at),
+            Waits::No => {
+                self.send(job);
+                ReleaseProgress::Unwatched
             }
-            None => self.inline(async move { request_releases(vec![job], &*backend, &*clock).await.pop() }),
-        };
-        let Some(inline) = self.release_inline(engine, &resource, id, release) else {
-            return ReleaseProgress::Pending(outcome);
-        };
-        // A direct release has been sent and keeps nothing back. Another one may stall, and keep what the client needs.
-        if !is_sent && self.stall_watch.note(&inline.0) {
-            drop(self.jobs.send(Order::WatchStalls(self.stall_watch.clone())));
         }
-        ReleaseProgress::Inline(inline, outcome)
+    }
+
+    /// Continues with a release whose caller waits for it, and may carry it out.
+    fn release_awaited(&self, engine: &Arc<Engine>, mut job: Job, asked_at: Moment) -> ReleaseProgress {
+        let outcome = job.outcome();
+        let (resource, id, is_alone) = (job.claim.resource.clone(), job.claim.id, job.is_alone());
+        let (backend, clock) = (self.backend.clone(), self.clock.clone());
+        let inline = match self.send_directly(engine, &mut job) {
+            // It has been sent, and keeps nothing back.
+            Some((answer, span)) => {
+                let settling = async move { await_direct_release(job, answer, asked_at, &*clock).await };
+                self.release_inline(engine, &resource, id, span.around(settling))
+            }
+            None if is_alone => {
+                let attempt = async move { request_releases(vec![job], &*backend, &*clock).await.pop() };
+                let inline = self.release_inline(engine, &resource, id, attempt);
+                // It may stall, and keep what the client needs.
+                if let Some(inline) = &inline
+                    && self.stall_watch.note(&inline.0)
+                {
+                    drop(self.jobs.send(Order::WatchStalls(self.stall_watch.clone())));
+                }
+                inline
+            }
+            None => {
+                self.send(job);
+                None
+            }
+        };
+        match inline {
+            Some(inline) => ReleaseProgress::Inline(inline, outcome),
+            None => ReleaseProgress::Pending(outcome),
+        }
     }
 
     /// Releases a claim that never had a user.
@@ -158,18 +161,17 @@ impl Reaper {
         if self.is_forked() {
             return;
         }
-        let (job, _) = self.job(claim, self.clock.now(), None, None);
-        self.send(job);
+        self.send(self.job(claim, self.clock.now(), None, None));
     }
 
-    /// Creates a job at `now`. Also returns whether nothing else is under way.
+    /// Creates a job at `now`.
     fn job(
         &self,
         claim: Claim,
         now: Moment,
         valid_until: Option<Moment>,
         engine: Option<Arc<Engine>>,
-    ) -> (Job, bool) {
+    ) -> Job {
         let until = now.after(claim.ttl);
         Job::new(claim, until, valid_until, engine, self.counters.clone())
     }
@@ -179,35 +181,31 @@ impl Reaper {
         drop(self.jobs.send(Order::Release(job)));
     }
 
-    /// Lets a store that decides at once end the claim, on this thread.
-    fn release_at_once(&self, engine: &Engine, job: Job, asked_at: Moment) -> AtOnceRelease {
+    /// Lets a store that decides at once end the claim, on this thread. Continues with the job if the store was not
+    /// asked, declined, or may get another request after a failure.
+    fn release_at_once(&self, engine: &Engine, job: Job, asked_at: Moment) -> ControlFlow<Released, Job> {
         // A thread that is ending may drop a guard.
         if contained(|| self.backend.at_once().is_none()).unwrap_or(true) || !can_enter_a_runtime() {
-            return AtOnceRelease::Declined(job);
+            return ControlFlow::Continue(job);
         }
-        let span = || tracing::debug_span!("leasehold.release", claims = 1);
         let release = || self.backend.at_once().and_then(|store| store.release_now(&job.claim));
-        let (answer, span) = called_in(span, &engine.runtime, release);
+        let (answer, span) = called_in(|| release_span(1), &engine.runtime, release);
         drop(span);
         let release = match answer {
             Some(Some(release)) => release,
-            Some(None) => return AtOnceRelease::Declined(job),
+            Some(None) => return ControlFlow::Continue(job),
             None => Release::Unknown(Failure::unanswered("the backend panicked")),
         };
         // Only a failure depends on the time.
         let now = if let Release::Unknown(_) = release { self.clock.now() } else { asked_at };
-        match job.answered(release, asked_at, now) {
-            ControlFlow::Break(released) => AtOnceRelease::Over(released),
-            ControlFlow::Continue(job) => AtOnceRelease::Failed(job),
-        }
+        job.answered(release, asked_at, now)
     }
 
     /// Sends the release, if the backend can do so at once. Returns its answer, and the span for both.
     fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, ContainedSpan)> {
         contained(|| self.backend.direct_requests().is_some())
             .filter(|sends| *sends && can_enter_a_runtime())?;
-        let span = || tracing::debug_span!("leasehold.release", claims = 1);
-        let (sent, span) = called_in(span, &engine.runtime, || {
+        let (sent, span) = called_in(|| release_span(1), &engine.runtime, || {
             self.backend.direct_requests().and_then(|requests| requests.release_directly(&job.claim))
         });
         if sent.is_none() {
@@ -217,24 +215,21 @@ impl Reaper {
         sent.flatten().map(|answer| (answer, span))
     }
 
-    /// Creates the release of one claim. The reaper makes the retries.
-    fn inline(&self, attempt: impl Future<Output = Option<Job>> + Send + 'static) -> ReleaseFuture {
-        let jobs = self.jobs.clone();
-        without_panics(async move {
-            if let Some(job) = attempt.await {
-                drop(jobs.send(Order::Release(job)));
-            }
-            true
-        })
-    }
-
+    /// Lets the caller make one attempt of a release, unless something depends on it. The reaper makes the retries.
     fn release_inline(
         &self,
         engine: &Arc<Engine>,
         resource: &Resource,
         id: ClaimId,
-        release: ReleaseFuture,
+        attempt: impl Future<Output = Option<Job>> + Send + 'static,
     ) -> Option<InlineReleaseFuture> {
+        let jobs = self.jobs.clone();
+        let release = without_panics(async move {
+            if let Some(job) = attempt.await {
+                drop(jobs.send(Order::Release(job)));
+            }
+            true
+        });
         let jobs = self.jobs.clone();
         let take_over = move |release| drop(jobs.send(Order::TakeOver(release)));
         // The queue keeps a weak reference to it, with which a later waiter detaches it. If something
