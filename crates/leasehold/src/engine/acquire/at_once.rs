@@ -14,6 +14,7 @@ use std::task::Poll;
 use leasehold_core::DirectReply;
 
 use crate::engine::acquire::direct::FastOutcome;
+use crate::engine::acquire::span::contend_span;
 use crate::engine::{Engine, Want, claim_of, no_random};
 use crate::error::Result;
 use crate::mutant::mutant;
@@ -58,11 +59,9 @@ impl Engine {
         let id = self.ids.draw().map_err(|error| no_random("lock", &error))?;
         let claim = claim_of(want, id);
         let asked_at = self.clock.now();
-        let span =
-            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
         // The store may start tasks for what it grants.
         let grant = || self.backend.at_once().map(|store| store.grant_now(&claim, asked_at));
-        let (asked, span) = called_in(span, &self.runtime, grant);
+        let (asked, span) = called_in(|| contend_span(&claim), &self.runtime, grant);
         drop(span);
         // A panic leaves the effect unknown.
         match asked.map_or(DirectReply::Unknown, |reply| reply.unwrap_or(DirectReply::Declined)) {

@@ -14,6 +14,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, Moment, Patience, Resource
 use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::acquire::attempt::Attempt;
+use crate::engine::acquire::span::contend_span;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::retry::RetryState;
@@ -303,7 +304,7 @@ pub(crate) async fn send_request(
     claim: &Claim,
     patience: &Patience,
 ) -> Result<Step, Failure> {
-    let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
+    let span = || contend_span(claim);
     let step = contained_request(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
     if let Ok(Step::Busy(hint)) = &step {
         engine.events.emit(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });

@@ -18,6 +18,7 @@ use leasehold_core::{Claim, ClaimId, DirectAnswer, DirectReply, Grant};
 
 use crate::engine::acquire::attempt::Attempt;
 use crate::engine::acquire::contender::abandon;
+use crate::engine::acquire::span::contend_span;
 use crate::engine::deadline::Deadline;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
@@ -141,9 +142,7 @@ impl Engine {
         self.in_flight.enter(claim.clone());
         let request = DirectRequest { engine: self, id: claim.id };
         let asked_at = self.clock.now();
-        let span =
-            || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
-        let (sent, span) = called_in(span, &self.runtime, || {
+        let (sent, span) = called_in(|| contend_span(&claim), &self.runtime, || {
             self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at))
         });
         if self.closed.is_cancelled() {

@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use leasehold_core::{Moment, Resource, Share};
+use leasehold_core::{Claim, Moment, Resource, Share};
 use tracing::{Span, field};
 
 use crate::engine::Engine;
@@ -19,6 +19,11 @@ use crate::mutant::mutant;
 use crate::panics::{contained, spanned};
 
 type Outcome = Result<Option<HoldHandle>>;
+
+/// Creates the span of one request for a claim.
+pub(super) fn contend_span(claim: &Claim) -> Span {
+    tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share)
+}
 
 /// An acquisition that an event subscriber or a `tracing` subscriber observes.
 pub(crate) struct AcquireSpan {
