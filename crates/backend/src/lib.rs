@@ -9,8 +9,9 @@
 //! - [`diagnose`]: checks of `doctor` that stores of different forms share.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
-//! - `sql` (feature `cell`): the common parts of databases that keep cells as rows.
-//! - `session` (feature `session`): a whole backend over any server whose connections hold locks.
+//! - `sql` (feature `cell`): the common parts of SQL databases, whether they keep cells as rows or locks in sessions.
+//! - `session` (feature `session`): a whole backend over any server whose connections hold locks. It uses the idle
+//!   connections of `sql`, and from `cell` the check of a claim and the pauses of one that polls.
 //!
 //! Programs that use locks depend on `leasehold` and not on this crate.
 

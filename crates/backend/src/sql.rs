@@ -1,5 +1,5 @@
-//! The common parts of SQL databases that keep cells as rows: connections, numbers, names, answers, promises and
-//! checks.
+//! The common parts of SQL databases, whether they keep cells as rows or locks in sessions: connections, numbers,
+//! names, answers, promises and checks.
 
 mod connections;
 mod diagnose;

@@ -91,7 +91,7 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     /// the same condition.
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>>;
 
-    /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names,
+    /// Returns the cells in which claims may live, whose resource's name begins with `prefix`, in the order of names,
     /// beginning behind `after`. Fewer than `limit` mean that no more exist.
     async fn list(
         &self,
@@ -107,8 +107,8 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         Err(nothing_to_sweep())
     }
 
-    /// Removes those of these cells that are still what was found, and in which no claim lives; how many.
-    /// The fence of a later cell of the same resource is greater than each before, no matter how any clock
+    /// Removes those of these cells that are still what was found, and in which no claim lives. Returns the number
+    /// removed. The fence of a later cell of the same resource is greater than each before, no matter how any clock
     /// changes: a store that cannot ensure that answers `None`.
     async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
         _ = unused;
