@@ -64,7 +64,7 @@ pub(crate) const AREAS: &[Area] = &[
         folder: "crates/backend",
         package: "leasehold-backend",
         features: &["--features=connection,laws,session"],
-        layers: &["cell", "connection"],
+        layers: &["cell", "connection", "keyed_mutex"],
         // The laws are tests, and other libraries' locks are judged by the tests of their stores.
         without: &["cell/laws", "cell/compat"],
         judges: &[Judge {

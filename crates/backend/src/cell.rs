@@ -62,7 +62,6 @@ pub use compat::shedlock::{
     End, Row, RowRequest, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
 };
 pub use diagnose::server_clock_finding;
-pub use state::turns::{Turn, Turns};
 pub use wait::notifier::{Notifier, address};
 pub use wait::polling::pause;
 pub use wait::timing::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check};

@@ -27,6 +27,8 @@ pub mod connection;
 pub mod diagnose;
 #[cfg(test)]
 mod fuzz;
+#[cfg(feature = "cell")]
+mod keyed_mutex;
 pub mod pollers;
 pub mod random;
 #[cfg(feature = "session")]

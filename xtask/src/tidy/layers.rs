@@ -26,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "random",
             "pollers",
+            "keyed_mutex",
             "changes",
             "connecting",
             "connection",

@@ -25,8 +25,8 @@ use crate::cell::cells::{Cell, CellStore};
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::state::empty_cells::EmptyCells;
 use crate::cell::state::memory::Memory;
-use crate::cell::state::turns::Turns;
 use crate::cell::wait::notifier::Notifier;
+use crate::keyed_mutex::Turns;
 use crate::pollers::Pollers;
 
 /// Locks in the cells of a store.

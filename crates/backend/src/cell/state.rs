@@ -6,4 +6,3 @@ pub(crate) mod lifetime;
 pub(crate) mod memory;
 pub(crate) mod observed_claims;
 pub(crate) mod owned_cells;
-pub(crate) mod turns;

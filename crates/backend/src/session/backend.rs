@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cell::Turns;
+use crate::keyed_mutex::Turns;
 use crate::pollers::Pollers;
 use async_trait::async_trait;
 use leasehold_core::{

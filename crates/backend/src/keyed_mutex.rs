@@ -13,11 +13,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The turns of one client.
 #[derive(Debug, Default)]
-pub struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
+pub(crate) struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
 
 /// The turn of one task, until it is dropped.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     resource: &'a Resource,
     /// `None` only while it is released.
@@ -29,7 +29,7 @@ impl Turns {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place, and may leave a name behind until the next turn at it ends.
-    pub async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
+    pub(crate) async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
         let turn =
             self.turns().entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
         // It is never closed, so there is always a permit in the end.
@@ -53,7 +53,7 @@ impl Turns {
     ///
     /// # Cancel safety
     /// As [`take`](Turns::take).
-    pub async fn take_to_try<'a>(&'a self, resource: &'a Resource) -> Result<Turn<'a>, Failure> {
+    pub(crate) async fn take_to_try<'a>(&'a self, resource: &'a Resource) -> Result<Turn<'a>, Failure> {
         tokio::time::timeout(TRY_WAIT, self.take(resource)).await.map_err(|_| {
             Failure::unavailable(format!(
                 "other tasks of this client have been asking for {resource:?} for {TRY_WAIT:?}: the store is slow, or somebody keeps \
