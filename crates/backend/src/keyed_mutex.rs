@@ -1,7 +1,7 @@
-//! One task at a time of this client at one resource: tasks that would only make each other lose take turns
-//! instead.
+//! A mutex for each resource, among the tasks of one client: tasks that would only make each other lose enter one
+//! after the other instead.
 //!
-//! Ground rules: in a cell a turn is for contending. Renewals and releases take none, because others wait
+//! Ground rules: in a cell it is held for contending. Renewals and releases do without, because others wait
 //! for them.
 
 use std::collections::HashMap;
@@ -11,50 +11,50 @@ use std::time::Duration;
 use leasehold_core::{Failure, Resource};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turns of one client.
+/// The mutexes of one client, by resource.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
+pub(crate) struct KeyedMutex(Mutex<HashMap<Resource, Arc<Semaphore>>>);
 
-/// The turn of one task, until it is dropped.
+/// A mutex that one task has locked, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct KeyedGuard<'a> {
+    mutex: &'a KeyedMutex,
     resource: &'a Resource,
     /// `None` only while it is released.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Turns {
-    /// Waits for a turn, in the order of arrival.
+impl KeyedMutex {
+    /// Locks the mutex of this resource, in the order of arrival.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place, and may leave a name behind until the next turn at it ends.
-    pub(crate) async fn take<'a>(&'a self, resource: &'a Resource) -> Turn<'a> {
-        let turn =
-            self.turns().entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
+    /// Dropping the future gives up the place, and may leave a name behind until the next guard of it is dropped.
+    pub(crate) async fn lock<'a>(&'a self, resource: &'a Resource) -> KeyedGuard<'a> {
+        let semaphore =
+            self.entries().entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone();
         // It is never closed, so there is always a permit in the end.
-        let permit = turn.acquire_owned().await.ok();
-        Turn { turns: self, resource, permit }
+        let permit = semaphore.acquire_owned().await.ok();
+        KeyedGuard { mutex: self, resource, permit }
     }
 
-    /// Takes a turn at once; `None` where another task has it, or waits for it.
-    pub(crate) fn take_now<'a>(&'a self, resource: &'a Resource) -> Option<Turn<'a>> {
-        let mut turns = self.turns();
-        let turn = turns.entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        // Under the lock, so that the end of a turn does not count this task as one that waits.
-        let permit = turn.clone().try_acquire_owned().ok()?;
-        Some(Turn { turns: self, resource, permit: Some(permit) })
+    /// Locks it at once; `None` where another task has locked it, or waits for it.
+    pub(crate) fn try_lock<'a>(&'a self, resource: &'a Resource) -> Option<KeyedGuard<'a>> {
+        let mut entries = self.entries();
+        let semaphore = entries.entry(resource.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        // While the entries are locked, so that the end of a guard does not count this task as one that waits.
+        let permit = semaphore.clone().try_acquire_owned().ok()?;
+        Some(KeyedGuard { mutex: self, resource, permit: Some(permit) })
     }
 
-    /// Waits for a turn as a task that only tries: behind others in the order of arrival, for 15 s at most.
+    /// Locks it for a task that only tries: behind others in the order of arrival, after 15 s at most.
     ///
     /// # Errors
     /// `Unavailable` after that, without effect: nothing was sent.
     ///
     /// # Cancel safety
-    /// As [`take`](Turns::take).
-    pub(crate) async fn take_to_try<'a>(&'a self, resource: &'a Resource) -> Result<Turn<'a>, Failure> {
-        tokio::time::timeout(TRY_WAIT, self.take(resource)).await.map_err(|_| {
+    /// As [`KeyedMutex::lock`].
+    pub(crate) async fn lock_to_try<'a>(&'a self, resource: &'a Resource) -> Result<KeyedGuard<'a>, Failure> {
+        tokio::time::timeout(TRY_WAIT, self.lock(resource)).await.map_err(|_| {
             Failure::unavailable(format!(
                 "other tasks of this client have been asking for {resource:?} for {TRY_WAIT:?}: the store is slow, or somebody keeps \
                  it locked there"
@@ -62,18 +62,18 @@ impl Turns {
         })
     }
 
-    fn turns(&self) -> MutexGuard<'_, HashMap<Resource, Arc<Semaphore>>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<Resource, Arc<Semaphore>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyedGuard<'_> {
     fn drop(&mut self) {
-        let mut turns = self.turns.turns();
+        let mut entries = self.mutex.entries();
         self.permit = None;
         // Only the map has it: no task waits.
-        if turns.get(self.resource).is_some_and(|turn| Arc::strong_count(turn) == 1) {
-            turns.remove(self.resource);
+        if entries.get(self.resource).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
+            entries.remove(self.resource);
         }
     }
 }
@@ -87,20 +87,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn turns_are_taken_one_after_the_other_and_leave_nothing() {
-        let turns = Turns::default();
+    async fn tasks_lock_one_after_the_other_and_leave_nothing() {
+        let mutex = KeyedMutex::default();
         let (a, b) = (Resource::new("a").unwrap(), Resource::new("b").unwrap());
-        let first = turns.take(&a).await;
-        let elsewhere = turns.take(&b).await;
-        let mut second = std::pin::pin!(turns.take(&a));
-        assert!(futures_poll(second.as_mut()).is_none(), "it is not its turn");
-        assert!(turns.take_now(&a).is_none(), "it has a turn");
+        let first = mutex.lock(&a).await;
+        let elsewhere = mutex.lock(&b).await;
+        let mut second = std::pin::pin!(mutex.lock(&a));
+        assert!(futures_poll(second.as_mut()).is_none(), "the first has locked it");
+        assert!(mutex.try_lock(&a).is_none(), "the first has locked it");
         drop(first);
-        assert!(turns.take_now(&a).is_none(), "another one waited for it");
+        assert!(mutex.try_lock(&a).is_none(), "another one waited for it");
         let second = second.await;
         drop((second, elsewhere));
-        drop(turns.take_now(&a).unwrap());
-        assert!(turns.turns().is_empty());
+        drop(mutex.try_lock(&a).unwrap());
+        assert!(mutex.entries().is_empty());
     }
 
     fn futures_poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {

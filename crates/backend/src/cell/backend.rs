@@ -26,7 +26,7 @@ use crate::cell::state::decoded::DecodedCell;
 use crate::cell::state::empty_cells::EmptyCells;
 use crate::cell::state::memory::Memory;
 use crate::cell::wait::notifier::Notifier;
-use crate::keyed_mutex::Turns;
+use crate::keyed_mutex::KeyedMutex;
 use crate::pollers::Pollers;
 
 /// Locks in the cells of a store.
@@ -44,7 +44,7 @@ pub struct CellBackend<C> {
     pub(crate) memory: Arc<Memory>,
     pub(crate) empty_cells: EmptyCells,
     pub(crate) pollers: Pollers,
-    pub(crate) turns: Turns,
+    pub(crate) per_resource: KeyedMutex,
     silent: Notifier,
 }
 
@@ -59,7 +59,7 @@ impl<C: CellStore> CellBackend<C> {
             memory: Arc::default(),
             empty_cells: EmptyCells::default(),
             pollers: Pollers::default(),
-            turns: Turns::default(),
+            per_resource: KeyedMutex::default(),
             silent: Notifier::new(),
         }
     }

@@ -55,9 +55,9 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Asks once, in the session that all share.
     async fn take_shared(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
-        let _turn = match patience.is_ended() {
-            true => self.turns.take_to_try(&claim.resource).await?,
-            false => self.turns.take(&claim.resource).await,
+        let _guard = match patience.is_ended() {
+            true => self.per_resource.lock_to_try(&claim.resource).await?,
+            false => self.per_resource.lock(&claim.resource).await,
         };
         let open = self.pool.shared().await?;
         let key = self.pool.sessions.key(&claim.resource);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::keyed_mutex::Turns;
+use crate::keyed_mutex::KeyedMutex;
 use crate::pollers::Pollers;
 use async_trait::async_trait;
 use leasehold_core::{
@@ -30,14 +30,14 @@ use crate::session::showing::until_shown;
 pub struct SessionBackend<C: Sessions> {
     pub(crate) pool: SessionPool<C>,
     pub(crate) pollers: Pollers,
-    pub(crate) turns: Turns,
+    pub(crate) per_resource: KeyedMutex,
 }
 
 impl<C: Sessions> SessionBackend<C> {
     /// Creates a backend over this server. `clock` is the machine's own, and counts suspend.
     pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
         let pool = SessionPool::new(sessions, clock);
-        SessionBackend { pool, pollers: Pollers::default(), turns: Turns::default() }
+        SessionBackend { pool, pollers: Pollers::default(), per_resource: KeyedMutex::default() }
     }
 
     /// Returns the server.

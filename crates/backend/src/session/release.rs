@@ -32,7 +32,7 @@ impl<C: Sessions> SessionBackend<C> {
         }
         let is_shared = self.pool.sessions.capacity() == Capacity::Many;
         // A reader that arrives while the last one leaves must not find a lock that is half released.
-        let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
+        let _guard = if is_shared { Some(self.per_resource.lock(&claim.resource).await) } else { None };
         let key = self.pool.sessions.key(&claim.resource);
         let (open, sharing, is_shown, lost, _ending) = loop {
             match self.pool.claims.remove(claim, &key) {

@@ -96,19 +96,19 @@ impl<C: CellStore> CellBackend<C> {
         wait: Wait,
         mut first: FirstRequest,
     ) -> Result<Outcome, Failure> {
-        let _turn = match wait {
-            Wait::No => match self.turns.take_now(&claim.resource) {
-                Some(turn) => turn,
+        let _guard = match wait {
+            Wait::No => match self.per_resource.try_lock(&claim.resource) {
+                Some(guard) => guard,
                 None => {
                     // Another task's request may be slow. A read alone makes no other writer lose a race, and
                     // mostly says enough.
                     if let Some(busy) = self.peek(claim).await? {
                         return Ok(busy);
                     }
-                    self.turns.take_to_try(&claim.resource).await?
+                    self.per_resource.lock_to_try(&claim.resource).await?
                 }
             },
-            Wait::Queued(_) | Wait::Barging => self.turns.take(&claim.resource).await,
+            Wait::Queued(_) | Wait::Barging => self.per_resource.lock(&claim.resource).await,
         };
         let mut tries = Tries::many();
         loop {

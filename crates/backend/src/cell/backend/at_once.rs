@@ -15,7 +15,7 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
         if !self.commits.is_idle() || timing::check(self.cells.profile(), claim).is_err() {
             return DirectReply::Declined;
         }
-        let Some(_turn) = self.turns.take_now(&claim.resource) else { return DirectReply::Declined };
+        let Some(_guard) = self.per_resource.try_lock(&claim.resource) else { return DirectReply::Declined };
         let Some(left) = self.empty_cells.take(&claim.resource) else { return DirectReply::Declined };
         let attempt = Attempt { claim, asked_at, asked_here: self.clock.now() };
         let Ok(version) = version_for(&*self.cells) else { return DirectReply::Declined };
