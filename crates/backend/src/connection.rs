@@ -25,7 +25,7 @@ mod duplex;
 mod question;
 mod sent;
 mod shared;
-mod turn;
+mod stream_guard;
 mod wire;
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub use sent::Sent;
 
 use driver::Driver;
 use shared::{Shared, State, unwoken, wake};
-use turn::Turn;
+use stream_guard::Turn;
 
 /// One connection to a server, which ends when it is dropped.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl<Q: Question> Connection<Q> {
     /// Hands out the answers that have arrived, also those that another task is to read. A caller that was not polled
     /// for longer than its limit looks once more for its own.
     pub async fn read_arrived(&self) {
-        turn::read_arrived(&self.shared).await;
+        stream_guard::read_arrived(&self.shared).await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::question::Question;
 use super::shared::Shared;
-use super::turn::{Driven, Turn};
+use super::stream_guard::{Driven, Turn};
 
 /// The task of a connection, which ends when the task ends or is dropped.
 pub(super) struct Driver<Q: Question> {

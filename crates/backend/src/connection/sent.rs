@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::question::{Answer, NoAnswer, Question};
 use super::shared::{Shared, unwoken, wake};
-use super::turn::{Turn, read_arrived};
+use super::stream_guard::{Turn, read_arrived};
 
 /// The answer to a request, once it arrives. It never does in a fork.
 #[derive(Debug)]
