@@ -39,7 +39,7 @@ pub use sent::Sent;
 
 use driver::Driver;
 use shared::{Shared, State, unwoken, wake};
-use stream_guard::Turn;
+use stream_guard::StreamGuard;
 
 /// One connection to a server, which ends when it is dropped.
 #[derive(Debug)]
@@ -63,20 +63,20 @@ impl<Q: Question> Connection<Q> {
         if self.shared.is_forked() {
             return false;
         }
-        let turn = {
+        let stream = {
             let mut state = self.shared.lock();
             if state.has_ended {
                 return false;
             }
-            if state.is_idle() { Turn::take(&self.shared, &mut state) } else { None }
+            if state.is_idle() { StreamGuard::take(&self.shared, &mut state) } else { None }
         };
-        let Some(mut turn) = turn else { return true };
+        let Some(mut stream) = stream else { return true };
         // Nothing was asked, so nothing may come.
-        if !turn.is_silent() {
-            turn.end();
+        if !stream.is_silent() {
+            stream.end();
             return false;
         }
-        turn.put_back(State::needed_driver)
+        stream.put_back(State::needed_driver)
     }
 
     /// Sends a request, which `write` appends to the bytes that it is given, and returns its answer; `None` if the
@@ -89,25 +89,25 @@ impl<Q: Question> Connection<Q> {
             return None;
         }
         let (sender, answer) = oneshot::channel();
-        let (id, turn, driver) = {
+        let (id, stream, driver) = {
             let mut state = self.shared.lock();
             if state.has_ended || state.unwritten.len() > MAX_UNWRITTEN {
                 return None;
             }
             let is_idle = state.is_idle();
             let id = state.push(question, sender, write);
-            let turn = if is_idle { Turn::take(&self.shared, &mut state) } else { None };
-            state.caller = turn.as_ref().map(|_| id);
-            let driver = if turn.is_none() { state.driver.take() } else { None };
-            (id, turn, driver)
+            let stream = if is_idle { StreamGuard::take(&self.shared, &mut state) } else { None };
+            state.caller = stream.as_ref().map(|_| id);
+            let driver = if stream.is_none() { state.driver.take() } else { None };
+            (id, stream, driver)
         };
         wake(driver);
-        if let Some(mut turn) = turn {
-            match turn.write(&mut unwoken()) {
-                Poll::Ready(Ok(())) => _ = turn.put_back(State::needed_driver),
+        if let Some(mut stream) = stream {
+            match stream.write(&mut unwoken()) {
+                Poll::Ready(Ok(())) => _ = stream.put_back(State::needed_driver),
                 // The task of the connection writes the rest.
-                Poll::Pending => _ = turn.put_back(State::leave_to_driver),
-                Poll::Ready(Err(_)) => turn.end(),
+                Poll::Pending => _ = stream.put_back(State::leave_to_driver),
+                Poll::Ready(Err(_)) => stream.end(),
             }
         }
         Some(Sent { shared: self.shared.clone(), id, answer })

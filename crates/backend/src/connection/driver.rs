@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::question::Question;
 use super::shared::Shared;
-use super::stream_guard::{Driven, Turn};
+use super::stream_guard::{Driven, StreamGuard};
 
 /// The task of a connection, which ends when the task ends or is dropped.
 pub(super) struct Driver<Q: Question> {
@@ -28,33 +28,33 @@ impl<Q: Question> Future for Driver<Q> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Driver { shared, has_yielded } = self.get_mut();
         loop {
-            let turn = {
+            let stream = {
                 let mut state = shared.lock();
                 if state.has_ended {
                     return Poll::Ready(());
                 }
-                let turn = if state.caller.is_none() { Turn::take(shared, &mut state) } else { None };
-                if turn.is_none() {
+                let stream = if state.caller.is_none() { StreamGuard::take(shared, &mut state) } else { None };
+                if stream.is_none() {
                     // Its user wakes this task if there is more to do.
                     state.driver = Some(context.waker().clone());
                 }
-                turn
+                stream
             };
-            let Some(mut turn) = turn else { return Poll::Pending };
+            let Some(mut stream) = stream else { return Poll::Pending };
             let mut has_more = false;
-            let is_open = match turn.drive(has_yielded, context) {
+            let is_open = match stream.drive(has_yielded, context) {
                 Ok(Driven::Yields) => {
                     // Woken while it runs, a task has its next turn after all that are ready.
                     context.waker().wake_by_ref();
-                    turn.put_back(|_| None)
+                    stream.put_back(|_| None)
                 }
-                Ok(Driven::Waits { is_full }) => turn.put_back(|state| {
+                Ok(Driven::Waits { is_full }) => stream.put_back(|state| {
                     has_more = !is_full && !state.unwritten.is_empty();
                     state.driver = (!has_more).then(|| context.waker().clone());
                     None
                 }),
                 Err(_) => {
-                    turn.end();
+                    stream.end();
                     false
                 }
             };

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::question::{Answer, NoAnswer, Question};
 use super::shared::{Shared, unwoken, wake};
-use super::stream_guard::{Turn, read_arrived};
+use super::stream_guard::{StreamGuard, read_arrived};
 
 /// The answer to a request, once it arrives. It never does in a fork.
 #[derive(Debug)]
@@ -55,20 +55,20 @@ impl<Q: Question> Sent<Q> {
 
     /// Reads the answer, if that is left to this caller.
     fn read(&self, context: &mut Context<'_>) {
-        let turn = {
+        let stream = {
             let mut state = self.shared.lock();
-            if state.caller == Some(self.id) { Turn::take(&self.shared, &mut state) } else { None }
+            if state.caller == Some(self.id) { StreamGuard::take(&self.shared, &mut state) } else { None }
         };
-        let Some(mut turn) = turn else { return };
+        let Some(mut stream) = stream else { return };
         loop {
-            match turn.read(context) {
+            match stream.read(context) {
                 // A part of the answer.
-                Poll::Ready(Ok(())) if !turn.has_answered() => {}
+                Poll::Ready(Ok(())) if !stream.has_answered() => {}
                 Poll::Ready(Ok(())) | Poll::Pending => break,
-                Poll::Ready(Err(_)) => return turn.end(),
+                Poll::Ready(Err(_)) => return stream.end(),
             }
         }
-        turn.put_back(|state| {
+        stream.put_back(|state| {
             // What was sent meanwhile is left to the task of the connection already.
             if state.is_idle() {
                 state.caller = None;

@@ -1,4 +1,4 @@
-//! The turn of the user of the stream.
+//! The exclusive use of the stream of a connection.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -9,23 +9,23 @@ use super::question::Question;
 use super::shared::{Shared, State, unwoken, wake};
 use super::wire::Wire;
 
-/// The turn of the user of the stream. The connection ends if it is dropped, also by a panic.
-pub(super) struct Turn<'a, Q: Question> {
+/// The exclusive use of the stream, until it is put back. The connection ends if it is dropped, also by a panic.
+pub(super) struct StreamGuard<'a, Q: Question> {
     wire: Box<Wire>,
     end: EndOnDrop<'a, Q>,
 }
 
-impl<'a, Q: Question> Turn<'a, Q> {
+impl<'a, Q: Question> StreamGuard<'a, Q> {
     /// Takes the stream; `None` where another uses it.
-    pub(super) fn take(shared: &'a Shared<Q>, state: &mut State<Q>) -> Option<Turn<'a, Q>> {
+    pub(super) fn take(shared: &'a Shared<Q>, state: &mut State<Q>) -> Option<StreamGuard<'a, Q>> {
         let wire = state.wire.take()?;
-        Some(Turn { wire, end: EndOnDrop { shared, is_over: false } })
+        Some(StreamGuard { wire, end: EndOnDrop { shared, is_over: false } })
     }
 
     /// Puts the stream back, makes a change with that, and wakes the task that the change returns. Returns `false`
     /// where the connection has ended meanwhile.
     pub(super) fn put_back(self, change: impl FnOnce(&mut State<Q>) -> Option<Waker>) -> bool {
-        let Turn { wire, mut end } = self;
+        let StreamGuard { wire, mut end } = self;
         end.is_over = true;
         let mut state = end.shared.lock();
         if state.has_ended {
@@ -47,7 +47,7 @@ impl<'a, Q: Question> Turn<'a, Q> {
             // An error leaves no rest.
             _ = self.read(&mut unwoken());
         }
-        let Turn { wire, mut end } = self;
+        let StreamGuard { wire, mut end } = self;
         end.is_over = true;
         end.shared.end(Some(wire));
     }
@@ -138,17 +138,17 @@ fn has_read_arrived<Q: Question>(shared: &Shared<Q>) -> bool {
     if shared.is_forked() {
         return true;
     }
-    let turn = {
+    let stream = {
         let mut state = shared.lock();
         if state.has_ended {
             return true;
         }
-        Turn::take(shared, &mut state)
+        StreamGuard::take(shared, &mut state)
     };
-    let Some(mut turn) = turn else { return false };
+    let Some(mut stream) = stream else { return false };
     let read = poll_fn(|context| {
         loop {
-            match turn.read(context) {
+            match stream.read(context) {
                 Poll::Ready(Ok(())) if !shared.lock().is_idle() => {}
                 read => return Poll::Ready(read),
             }
@@ -156,9 +156,9 @@ fn has_read_arrived<Q: Question>(shared: &Shared<Q>) -> bool {
     });
     // Also if the budget of the task is used up.
     match pin!(tokio::task::unconstrained(read)).poll(&mut unwoken()) {
-        Poll::Ready(Poll::Ready(Err(_))) => turn.end(),
+        Poll::Ready(Poll::Ready(Err(_))) => stream.end(),
         // This read woke nobody, so the task of the connection reads from now on.
-        _ => _ = turn.put_back(State::leave_to_driver),
+        _ => _ = stream.put_back(State::leave_to_driver),
     }
     true
 }

@@ -153,7 +153,7 @@ async fn answer_that_another_task_is_reading_is_not_late() {
     assert!(connection.is_usable());
 }
 
-/// A caller that looks for its own answer once more takes nobody the turn to read.
+/// A caller that looks for its own answer once more takes the stream from no other.
 #[tokio::test]
 async fn caller_waits_on_when_another_has_read_what_has_arrived() {
     let (connection, mut far) = opened(64);
