@@ -2,7 +2,7 @@
 //! way.
 //!
 //! Ground rules: a task that comes alone sends its request itself, at once. A task that leaves before its
-//! request was sent takes it along; one that leaves while it has the turn passes the turn on.
+//! request was sent takes it along; one that leaves while it has the right to send passes that on.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ type Shared<Q, A> = Arc<Mutex<State<Q, A>>>;
 #[derive(Debug)]
 struct State<Q, A> {
     waiting: VecDeque<Waiting<Q, A>>,
-    /// `true` while a task has the turn.
+    /// `true` while a task has the right to send.
     is_taken: bool,
 }
 
@@ -32,20 +32,20 @@ struct Waiting<Q, A> {
 #[derive(Debug)]
 enum Reply<Q, A> {
     Answer(A),
-    /// The turn, with its own request.
-    Turn(Turn<Q, A>, Q),
+    /// The right to send, with its own request.
+    Right(SendRight<Q, A>, Q),
 }
 
 /// The next step of a request that has just arrived.
 #[derive(Debug)]
 enum Entry<Q, A> {
-    Sends(Turn<Q, A>, Q),
+    Sends(SendRight<Q, A>, Q),
     Waits(oneshot::Receiver<Reply<Q, A>>),
 }
 
 /// The right to send what waits. It is passed on when it is dropped.
 #[derive(Debug)]
-struct Turn<Q, A>(Option<Shared<Q, A>>);
+struct SendRight<Q, A>(Option<Shared<Q, A>>);
 
 impl<Q, A> Default for Combiner<Q, A> {
     fn default() -> Self {
@@ -65,11 +65,11 @@ impl<Q: Send, A: Send> Combiner<Q, A> {
     where
         F: Future<Output = Vec<A>>,
     {
-        let (turn, request) = match self.enter(request) {
-            Entry::Sends(turn, request) => (turn, request),
+        let (right, request) = match self.enter(request) {
+            Entry::Sends(right, request) => (right, request),
             Entry::Waits(reply) => match reply.await.ok()? {
                 Reply::Answer(answer) => return Some(answer),
-                Reply::Turn(turn, request) => (turn, request),
+                Reply::Right(right, request) => (right, request),
             },
         };
         let (mut requests, mut replies) = (vec![request], Vec::new());
@@ -90,16 +90,16 @@ impl<Q: Send, A: Send> Combiner<Q, A> {
             // A task that left meanwhile wants no answer.
             _ = reply.send(Reply::Answer(answer));
         }
-        drop(turn);
+        drop(right);
         own
     }
 
-    /// Takes the turn with the request, or leaves it to the task that has the turn.
+    /// Takes the right to send the request, or leaves the request to the task that has it.
     fn enter(&self, request: Q) -> Entry<Q, A> {
         let mut state = lock(&self.0);
         if !state.is_taken {
             state.is_taken = true;
-            return Entry::Sends(Turn(Some(self.0.clone())), request);
+            return Entry::Sends(SendRight(Some(self.0.clone())), request);
         }
         let (reply, replied) = oneshot::channel();
         state.waiting.push_back(Waiting { request, reply });
@@ -112,7 +112,7 @@ fn lock<Q, A>(shared: &Shared<Q, A>) -> MutexGuard<'_, State<Q, A>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<Q, A> Drop for Turn<Q, A> {
+impl<Q, A> Drop for SendRight<Q, A> {
     fn drop(&mut self) {
         let Some(shared) = self.0.take() else { return };
         // Bounded by the tasks that wait.
@@ -124,10 +124,10 @@ impl<Q, A> Drop for Turn<Q, A> {
                 next
             };
             let Some(Waiting { request, reply }) = next else { return };
-            match reply.send(Reply::Turn(Turn(Some(shared.clone())), request)) {
+            match reply.send(Reply::Right(SendRight(Some(shared.clone())), request)) {
                 Ok(()) => return,
-                // It left. The turn is still this one.
-                Err(Reply::Turn(mut turn, _)) => turn.0 = None,
+                // It left. The right is still here.
+                Err(Reply::Right(mut right, _)) => right.0 = None,
                 Err(Reply::Answer(_)) => {}
             }
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn task_that_leaves_passes_the_turn_on() {
+    async fn task_that_leaves_passes_the_right_to_send_on() {
         let (numbers, sent) = (Numbers::default(), AtomicUsize::new(0));
         let ask = |request| numbers.ask(request, 50, |all| double(all, &sent));
         for left in 0..3 {
@@ -194,7 +194,7 @@ mod tests {
             for task in &mut tasks {
                 assert!(task.as_mut().now_or_never().is_none());
             }
-            // One that sends, one that has the turn and has not noticed yet, and both.
+            // One that sends, one that has the right and has not noticed yet, and both.
             match left {
                 0 => drop(tasks.remove(0)),
                 1 => drop(tasks.drain(..2)),
@@ -204,7 +204,7 @@ mod tests {
             let expected: &[u32] = [&[2, 4, 6][..], &[4, 6], &[0, 4, 6]][left];
             assert_eq!(answers.into_iter().flatten().collect::<Vec<_>>(), expected);
         }
-        assert_eq!(ask(7).await, Some(14), "the turn is left");
+        assert_eq!(ask(7).await, Some(14), "the right is left");
     }
 
     #[tokio::test(start_paused = true)]
