@@ -15,7 +15,7 @@ use leasehold_core::{
 
 pub use connections::{dial_in_turn, permit};
 pub use diagnose::{Rights, privileges_finding, unexamined_finding, user_for_locks};
-pub use idle_connections::{DialLimits, Dials};
+pub use idle_connections::{ConnectionLimits, IdleConnections};
 
 use crate::cell::{Cell, MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::url::sql::SqlOptions;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::sql::{self, DialLimits, Dials};
+use leasehold_backend::sql::{self, ConnectionLimits, IdleConnections};
 use leasehold_core::{Clock, Failure, Moment};
 use mysql_async::{Row, Value};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,16 +22,16 @@ pub(crate) struct Pool {
     pub(crate) config: Arc<MySqlConfig>,
     permits: Semaphore,
     /// Each with the time when it was last used.
-    dials: Dials<(Link, Moment)>,
+    connections: IdleConnections<(Link, Moment)>,
     clock: Arc<dyn Clock>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
         let (timeout, most) = (config.sql.timeout, config.sql.connections);
-        let limits = DialLimits { timeout, endpoints: config.endpoints.len(), idle: most };
+        let limits = ConnectionLimits { timeout, endpoints: config.endpoints.len(), idle: most };
         // Whether one is open is found out by a question.
-        Pool { config, permits: Semaphore::new(most), dials: Dials::new(limits, |_| true), clock }
+        Pool { config, permits: Semaphore::new(most), connections: IdleConnections::new(limits, |_| true), clock }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. Returns the
@@ -94,17 +94,17 @@ impl Pool {
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
         let permit = sql::permit(&self.permits, &self.config.sql, "the server").await?;
-        if let Some((mut link, used_at)) = self.dials.take() {
+        if let Some((mut link, used_at)) = self.connections.take() {
             if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
                 return Ok((permit, link));
             }
             // The others were used before it, and are not asked one after the other.
-            self.dials.clear();
-            self.dials.record_silence();
+            self.connections.clear();
+            self.connections.record_silence();
         }
         let dial = async { Ok((Link::dial(&self.config).await?, self.clock.now())) };
         // Boxed, so that the common future stays small.
-        let (link, _) = Box::pin(self.dials.connect(dial)).await?;
+        let (link, _) = Box::pin(self.connections.connect(dial)).await?;
         Ok((permit, link))
     }
 
@@ -121,17 +121,17 @@ impl Pool {
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
         match answer {
             Ok(_) | Err(Refusal::LostRace) => self.give_back(link),
-            Err(Refusal::NoTable(failure)) => _ = self.dials.record(failure),
+            Err(Refusal::NoTable(failure)) => _ = self.connections.record(failure),
             // The others are most likely broken as well.
             Err(Refusal::RowLocked(failure) | Refusal::Failed(failure)) => {
-                self.dials.record(failure);
-                self.dials.clear();
+                self.connections.record(failure);
+                self.connections.clear();
             }
         }
     }
 
     fn give_back(&self, link: Link) {
-        self.dials.give_back((link, self.clock.now()));
+        self.connections.give_back((link, self.clock.now()));
     }
 }
 
@@ -199,6 +199,6 @@ mod tests {
             heal: || proxy.heal().unwrap(),
             count: || (proxy.connections(), proxy.accepted()),
         };
-        dials::lost_statement_limits_dials_until_an_answer(ask, || pool.dials.clear(), way).await;
+        dials::lost_statement_limits_dials_until_an_answer(ask, || pool.connections.clear(), way).await;
     }
 }

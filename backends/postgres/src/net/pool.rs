@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_backend::sql::{DialLimits, Dials};
+use leasehold_backend::sql::{ConnectionLimits, IdleConnections};
 use leasehold_backend::{random, sql};
 use leasehold_core::{Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,14 +22,14 @@ use crate::net::dial::{Link, Sql};
 pub(crate) struct Pool {
     pub(crate) config: Arc<PostgresConfig>,
     permits: Semaphore,
-    dials: Dials<Link>,
+    connections: IdleConnections<Link>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
         let (timeout, most) = (config.sql.timeout, config.sql.connections);
-        let limits = DialLimits { timeout, endpoints: config.endpoints.len(), idle: most };
-        Pool { config, permits: Semaphore::new(most), dials: Dials::new(limits, Link::is_open) }
+        let limits = ConnectionLimits { timeout, endpoints: config.endpoints.len(), idle: most };
+        Pool { config, permits: Semaphore::new(most), connections: IdleConnections::new(limits, Link::is_open) }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. A row of the
@@ -110,11 +110,11 @@ impl Pool {
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
         match answer {
-            Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.dials.give_back(link),
+            Ok(_) | Err(Refusal::LostRace | Refusal::NoTable(_)) => self.connections.give_back(link),
             Err(Refusal::Failed(failure) | Refusal::Cancelled(failure)) => {
                 // The others are most likely broken as well, and a server that is gone may never say so.
-                if self.dials.record(failure) {
-                    self.dials.clear();
+                if self.connections.record(failure) {
+                    self.connections.clear();
                 }
             }
         }
@@ -122,16 +122,16 @@ impl Pool {
 
     /// Takes a connection out of the set, or makes one, for a use of its own.
     pub(crate) async fn lend(&self) -> Result<Link, Failure> {
-        match self.dials.take() {
+        match self.connections.take() {
             Some(link) => Ok(link),
             // Boxed, so that the common future stays small.
-            None => Box::pin(self.dials.connect(Link::dial(&self.config))).await,
+            None => Box::pin(self.connections.connect(Link::dial(&self.config))).await,
         }
     }
 
     /// Returns a lent connection to the pool.
     pub(crate) fn give_back(&self, link: Link) {
-        self.dials.give_back(link);
+        self.connections.give_back(link);
     }
 }
 
@@ -183,6 +183,6 @@ mod tests {
             heal: || proxy.heal().unwrap(),
             count: || (proxy.connections(), proxy.accepted()),
         };
-        dials::lost_statement_limits_dials_until_an_answer(ask, || pool.dials.clear(), way).await;
+        dials::lost_statement_limits_dials_until_an_answer(ask, || pool.connections.clear(), way).await;
     }
 }

@@ -105,14 +105,14 @@ impl<C: Sessions> SessionBackend<C> {
         match taken {
             Ok(Some(grant)) => Ok(Some(grant)),
             Ok(None) => {
-                self.pool.dials.give_back(open);
+                self.pool.connections.give_back(open);
                 Ok(None)
             }
             Err(failure) => {
                 if is_doubtful(&open, &failure) {
                     self.pool.end(&open);
                 } else {
-                    self.pool.dials.give_back(open);
+                    self.pool.connections.give_back(open);
                 }
                 Err(failure)
             }
@@ -136,7 +136,7 @@ impl<C: Sessions> SessionBackend<C> {
             let answer = wait_on(&**open, claim, wait, limit, patience, released).await?;
             // A wait that was cancelled may have ended without one.
             if open.is_live() {
-                self.pool.dials.record_answer();
+                self.pool.connections.record_answer();
             }
             if let Answer::Taken { fence, is_shown } = answer {
                 let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };

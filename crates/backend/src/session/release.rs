@@ -52,7 +52,7 @@ impl<C: Sessions> SessionBackend<C> {
             Ok(true) => {
                 self.pool.claims.give_up(&key, open.number);
                 if !is_shared {
-                    self.pool.dials.give_back(open);
+                    self.pool.connections.give_back(open);
                 }
                 Release::Freed
             }

@@ -15,7 +15,7 @@ use crate::session::claims::{ClaimTable, Entered};
 use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::Showing;
-use crate::sql::{DialLimits, Dials};
+use crate::sql::{ConnectionLimits, IdleConnections};
 
 /// The sessions of one client.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct SessionPool<C: Sessions> {
     /// The session that holds many locks.
     current: Arc<Current<C::Session>>,
     /// Sessions without a lock, where each holds one, and the attempts to open more.
-    pub(crate) dials: Arc<Dials<Arc<OpenSession<C::Session>>>>,
+    pub(crate) connections: Arc<IdleConnections<Arc<OpenSession<C::Session>>>>,
     permits: Arc<Semaphore>,
     next: AtomicU64,
 }
@@ -40,14 +40,14 @@ impl<C: Sessions> SessionPool<C> {
         };
         let claims = Arc::new(ClaimTable::new());
         let (timeout, endpoints) = (sessions.answer_limit(), sessions.endpoints());
-        let limits = DialLimits { timeout, endpoints, idle: IDLE_MAX };
+        let limits = ConnectionLimits { timeout, endpoints, idle: IDLE_MAX };
         SessionPool {
             sessions,
             showing: Arc::new(Showing::new(claims.clone(), clock.clone())),
             clock,
             claims,
             current: Arc::new(Current::new()),
-            dials: Arc::new(Dials::new(limits, |open| open.is_live())),
+            connections: Arc::new(IdleConnections::new(limits, |open| open.is_live())),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
         }
@@ -90,11 +90,11 @@ impl<C: Sessions> SessionPool<C> {
 
     /// Returns a session without a lock.
     pub(crate) async fn dedicated(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        if let Some(open) = self.dials.take() {
+        if let Some(open) = self.connections.take() {
             return Ok(open);
         }
         match self.permits.clone().try_acquire_owned() {
-            Ok(permit) => self.dials.connect(self.open(Some(permit))).await,
+            Ok(permit) => self.connections.connect(self.open(Some(permit))).await,
             Err(_) => Err(self.full()),
         }
     }
@@ -118,7 +118,7 @@ impl<C: Sessions> SessionPool<C> {
     /// Ends a session, and with it every lock of it. Called for a session whose state is in doubt.
     pub(crate) fn end(&self, open: &OpenSession<C::Session>) {
         open.end();
-        self.dials.record_silence();
+        self.connections.record_silence();
         self.claims.lose(open.number);
         close(&self.current, open.number);
     }
@@ -138,12 +138,12 @@ impl<C: Sessions> SessionPool<C> {
             _ => crate::cell::PLACE_TTL,
         };
         let (claims, current) = (Arc::downgrade(&self.claims), Arc::downgrade(&self.current));
-        let dials = Arc::downgrade(&self.dials);
+        let connections = Arc::downgrade(&self.connections);
         let lose = move |fell_silent: bool| {
-            let dials = dials.upgrade();
+            let connections = connections.upgrade();
             // Before its holders open others.
-            if let Some(dials) = dials.as_ref().filter(|_| fell_silent) {
-                dials.record_silence();
+            if let Some(connections) = connections.as_ref().filter(|_| fell_silent) {
+                connections.record_silence();
             }
             if let Some(claims) = claims.upgrade() {
                 claims.lose(number);
@@ -151,8 +151,8 @@ impl<C: Sessions> SessionPool<C> {
             if let Some(current) = current.upgrade() {
                 close(&current, number);
             }
-            if let Some(dials) = dials {
-                dials.discard_closed();
+            if let Some(connections) = connections {
+                connections.discard_closed();
             }
         };
         Ok(Arc::new(OpenSession::watch(

@@ -18,8 +18,8 @@ use crate::sql::connections::is_silent;
 
 /// The idle connections of one client, and its attempts to open more.
 #[derive(Debug)]
-pub struct Dials<T> {
-    limits: DialLimits,
+pub struct IdleConnections<T> {
+    limits: ConnectionLimits,
     is_open: fn(&T) -> bool,
     state: Mutex<State<T>>,
     /// Wakes those who wait when a connection was returned, or a statement was answered.
@@ -30,7 +30,7 @@ pub struct Dials<T> {
 
 /// The limits of the connections of one client.
 #[derive(Clone, Copy, Debug)]
-pub struct DialLimits {
+pub struct ConnectionLimits {
     /// The time in which one endpoint answers, or counts as silent.
     pub timeout: Duration,
     /// The number of endpoints that are dialled one after the other.
@@ -65,11 +65,11 @@ impl Silence {
     }
 }
 
-impl<T> Dials<T> {
+impl<T> IdleConnections<T> {
     /// Creates a set without connections. It drops those that are not open any more by `is_open`.
-    pub fn new(limits: DialLimits, is_open: fn(&T) -> bool) -> Dials<T> {
+    pub fn new(limits: ConnectionLimits, is_open: fn(&T) -> bool) -> IdleConnections<T> {
         let state = Mutex::new(State { idle: Vec::new(), silence: None });
-        Dials { limits, is_open, state, changed: Notify::new(), turn: tokio::sync::Mutex::default() }
+        IdleConnections { limits, is_open, state, changed: Notify::new(), turn: tokio::sync::Mutex::default() }
     }
 
     /// Takes the idle connection that was used last, so that those which are not needed grow old.
@@ -174,7 +174,7 @@ impl<T> Dials<T> {
 
     /// Waits for the turn to dial, and for the end of the pause before it.
     async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Failure> {
-        let DialLimits { timeout, endpoints, .. } = self.limits;
+        let ConnectionLimits { timeout, endpoints, .. } = self.limits;
         let limit = timeout * u32::try_from(endpoints).unwrap_or(1);
         let paused = async {
             let turn = self.turn.lock().await;

@@ -16,14 +16,14 @@ struct Server {
     now: Cell<u32>,
     most: Cell<u32>,
     all: Cell<u32>,
-    dials: Dials<u32>,
+    connections: IdleConnections<u32>,
 }
 
 impl Server {
     fn new(endpoints: usize) -> Server {
-        let limits = DialLimits { timeout: TIMEOUT, endpoints, idle: 8 };
+        let limits = ConnectionLimits { timeout: TIMEOUT, endpoints, idle: 8 };
         let (now, most, all) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Server { takes: Cell::new(SECOND), now, most, all, dials: Dials::new(limits, |_| true) }
+        Server { takes: Cell::new(SECOND), now, most, all, connections: IdleConnections::new(limits, |_| true) }
     }
 
     /// Does not answer, as far as the client has found out.
@@ -35,7 +35,7 @@ impl Server {
     }
 
     fn lose_an_answer(&self) {
-        assert!(self.dials.record(&Failure::unanswered("no answer")));
+        assert!(self.connections.record(&Failure::unanswered("no answer")));
     }
 
     async fn dial(&self) -> Result<u32, Failure> {
@@ -48,7 +48,7 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<u32, Failure> {
-        self.dials.connect(self.dial()).await
+        self.connections.connect(self.dial()).await
     }
 
     /// Connects four times side by side, and returns how many attempts there were at one time.
@@ -83,11 +83,11 @@ async fn one_at_a_time_dials_while_the_server_does_not_answer() {
     assert_eq!(server.connect_four().await, 1);
     server.takes.set(SECOND);
     assert_eq!(server.connect_four().await, 1, "a connection alone shows little");
-    server.dials.record_answer();
+    server.connections.record_answer();
     assert_eq!(server.connect_four().await, 4);
     server.lose_an_answer();
     assert_eq!(server.connect_four().await, 1, "of a statement");
-    assert!(!server.dials.record(&Failure::unavailable("read-only")));
+    assert!(!server.connections.record(&Failure::unavailable("read-only")));
     assert_eq!(server.connect_four().await, 4, "a statement that is refused was answered");
 }
 
@@ -104,11 +104,11 @@ async fn waiter_gets_a_connection_when_it_is_returned() {
         };
         let (taken, ()) = tokio::join!(waiters, async {
             tokio::time::sleep(later).await;
-            server.dials.give_back(7);
+            server.connections.give_back(7);
         });
         assert_eq!((taken.unwrap(), began.elapsed()), (7, later));
         assert_eq!(server.all.get(), u32::from(later >= FIRST_PAUSE));
-        assert_eq!(server.dials.take(), None);
+        assert_eq!(server.connections.take(), None);
     }
 }
 
@@ -126,7 +126,7 @@ async fn waiter_fails_after_the_time_of_a_dial() {
     let dialling = server.connect();
     let (dialled, ()) = tokio::join!(dialling, async {
         tokio::time::sleep(SECOND * 2).await;
-        server.dials.give_back(7);
+        server.connections.give_back(7);
     });
     assert_eq!(dialled.unwrap(), 7, "its own dial failed");
 }
@@ -140,7 +140,7 @@ async fn waiters_dial_side_by_side_as_soon_as_a_statement_is_answered() {
         tokio::time::sleep(SECOND).await;
         assert_eq!(server.all.get(), 1);
         server.takes.set(SECOND);
-        server.dials.record_answer();
+        server.connections.record_answer();
         tokio::task::yield_now().await;
         assert_eq!((server.all.get(), began.elapsed()), (8, SECOND));
     });
@@ -163,7 +163,7 @@ async fn pauses_grow_with_each_dial_in_vain() {
     let refuse = async || {
         let began = Instant::now();
         let refused = async { Err(Failure::unavailable("nothing listens there")) };
-        server.dials.connect(refused).await.unwrap_err();
+        server.connections.connect(refused).await.unwrap_err();
         began.elapsed()
     };
     for _ in 0..3 {
@@ -182,7 +182,7 @@ async fn pauses_grow_with_each_dial_in_vain() {
     assert!(longest >= LONGEST_PAUSE / 2 && longest <= LONGEST_PAUSE, "{longest:?}");
     // The pause is over.
     assert_eq!(refuse().await, Duration::ZERO);
-    server.dials.record_answer();
+    server.connections.record_answer();
     assert_eq!(refuse().await, Duration::ZERO);
 }
 
@@ -195,7 +195,7 @@ async fn waiters_wait_for_a_dial_of_several_endpoints() {
         tokio::time::sleep(TIMEOUT).await;
         server.dial().await
     };
-    let (dialled, returned) = tokio::join!(server.dials.connect(first), async {
+    let (dialled, returned) = tokio::join!(server.connections.connect(first), async {
         tokio::time::sleep(FIRST_PAUSE).await;
         server.connect().await
     });
@@ -216,7 +216,7 @@ async fn dial_that_opens_a_connection_causes_no_pause() {
 #[tokio::test(start_paused = true)]
 async fn hundred_clients_of_a_slow_server_are_connected_in_the_end() {
     const A_DIAL: Duration = Duration::from_millis(20);
-    let limits = DialLimits { timeout: Duration::from_millis(700), endpoints: 1, idle: 8 };
+    let limits = ConnectionLimits { timeout: Duration::from_millis(700), endpoints: 1, idle: 8 };
     let free_at = Cell::new(Instant::now());
     let dial = async || {
         let connected_at = free_at.get().max(Instant::now()) + A_DIAL;
@@ -225,9 +225,9 @@ async fn hundred_clients_of_a_slow_server_are_connected_in_the_end() {
         connected.map_err(|elapsed| Failure::unavailable("late").because(elapsed))
     };
     let client = async || {
-        let dials = Dials::new(limits, |()| true);
-        dials.record_silence();
-        while dials.connect(dial()).await.is_err() {}
+        let connections = IdleConnections::new(limits, |()| true);
+        connections.record_silence();
+        while connections.connect(dial()).await.is_err() {}
     };
     let all = futures_util::future::join_all((0..100).map(|_| client()));
     tokio::time::timeout(Duration::from_secs(600), all).await.expect("all are connected");
@@ -252,13 +252,13 @@ async fn caller_that_leaves_passes_the_turn_on() {
 
 #[test]
 fn only_so_many_open_connections_are_kept() {
-    let limits = DialLimits { timeout: TIMEOUT, endpoints: 1, idle: 2 };
-    let dials = Dials::new(limits, |number| number % 2 == 0);
+    let limits = ConnectionLimits { timeout: TIMEOUT, endpoints: 1, idle: 2 };
+    let connections = IdleConnections::new(limits, |number| number % 2 == 0);
     for number in 1..=6 {
-        dials.give_back(number);
+        connections.give_back(number);
     }
-    assert_eq!([dials.take(), dials.take(), dials.take()], [Some(4), Some(2), None]);
-    dials.give_back(8);
-    dials.clear();
-    assert_eq!(dials.take(), None);
+    assert_eq!([connections.take(), connections.take(), connections.take()], [Some(4), Some(2), None]);
+    connections.give_back(8);
+    connections.clear();
+    assert_eq!(connections.take(), None);
 }
