@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -134,8 +135,7 @@ impl<C: Sessions> SessionPool<C> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let silence = match self.sessions.profile().liveness {
             Liveness::Heartbeat { valid } => valid,
-            // No holder counts on it, so that any time is right.
-            _ => crate::cell::PLACE_TTL,
+            _ => SILENCE_WITHOUT_HEARTBEAT,
         };
         let (claims, current) = (Arc::downgrade(&self.claims), Arc::downgrade(&self.current));
         let connections = Arc::downgrade(&self.connections);
@@ -207,6 +207,10 @@ fn close<S: Session>(current: &Current<S>, number: u64) {
         drop(place.open.take_if(|open| open.number == number));
     }
 }
+
+/// The time of silence where the profile promises no heartbeat: no holder counts on it, so any time is right, and this
+/// one asks for few signs of life.
+const SILENCE_WITHOUT_HEARTBEAT: Duration = Duration::from_secs(60);
 
 /// The sessions without a lock that are kept for the next caller.
 const IDLE_MAX: usize = 8;
