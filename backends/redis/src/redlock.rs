@@ -16,7 +16,7 @@ use leasehold_core::quorum::Member;
 
 use crate::config::{Endpoint, PASSWORD_VARIABLE, PORT, PREFIX, RedisConfig, invalid, read_path_db};
 use crate::redlock::member::RedisNode;
-use crate::topology::server::{MAX_TTL, MIN_TTL};
+use crate::topology::server_info::{MAX_TTL, MIN_TTL};
 
 /// The URLs of a quorum of Redis servers.
 pub static REDLOCK_URLS: StoreUrls = StoreUrls {

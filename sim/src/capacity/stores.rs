@@ -110,7 +110,7 @@ impl StoreModel {
     }
 }
 
-/// Redis: `backends/redis/src`. One script at a time (`RENEW_BATCH_MAX` in `topology/server.rs`).
+/// Redis: `backends/redis/src`. One script at a time (`RENEW_BATCH_MAX` in `topology/server_info.rs`).
 pub fn redis() -> StoreModel {
     StoreModel {
         name: "Redis",
@@ -133,7 +133,7 @@ pub fn redis() -> StoreModel {
 }
 
 /// Redis Cluster: as Redis, but a script names the keys of one slot only (`group_by_slot` in
-/// `backends/redis/src/topology/router.rs`).
+/// `backends/redis/src/topology/servers.rs`).
 pub fn redis_cluster() -> StoreModel {
     // 9.4 µs one by one, 9.0 in batches: the row "leases, processor time of a renewal" of docs/book/src/bench.md.
     let costs = Costs { further: 0.4, ..redis().costs };

@@ -21,7 +21,7 @@ use crate::net::timer;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply::{self, ContendReply};
 use crate::protocol::scripts;
-use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL, PLACE_TTL_MILLIS};
+use crate::topology::server_info::{MAX_TTL, MIN_TTL, PLACE_TTL, PLACE_TTL_MILLIS};
 use crate::wait::keepalive::Watched;
 use crate::wait::polling::{self, LAST_POLL, TICK, pause};
 

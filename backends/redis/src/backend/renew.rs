@@ -11,7 +11,7 @@ use crate::net::timer::Limit;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;
-use crate::topology::server::MIN_TTL;
+use crate::topology::server_info::MIN_TTL;
 
 impl RedisBackend {
     /// Renews a batch, with one answer for each claim.

@@ -123,7 +123,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::topology::server::MAX_TTL;
+    use crate::topology::server_info::MAX_TTL;
 
     /// Returns the number that the scripts give to a local variable.
     fn number_in_lua(name: &str) -> u128 {

@@ -26,7 +26,7 @@ use crate::net::subscriber::{self, Subscriber};
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
-use crate::topology::server::{MIN_TTL, Server};
+use crate::topology::server_info::{MIN_TTL, Server};
 
 /// One Redis or Valkey server as a member of a quorum.
 ///

@@ -30,7 +30,7 @@ use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::reply;
 use crate::protocol::slots::{Node, View, slot_of};
-use crate::topology::server::Server;
+use crate::topology::server_info::Server;
 
 /// A cluster.
 #[derive(Debug)]

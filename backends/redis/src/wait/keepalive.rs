@@ -19,7 +19,7 @@ use crate::net::request::Request;
 use crate::net::timer;
 use crate::protocol::reply;
 use crate::protocol::scripts;
-use crate::topology::router::Servers;
+use crate::topology::servers::Servers;
 
 /// The periodic checks of all waiting claims.
 pub(crate) struct WaitKeepalive {
