@@ -36,9 +36,10 @@ use crate::net::subscriber::Subscriber;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;
 use crate::topology::cluster::Cluster;
-use crate::topology::servers::{Servers, Subscribers};
 use crate::topology::sentinel::Sentinels;
 use crate::topology::server_info::{MIN_TTL, RENEW_BATCH_MAX, Server};
+use crate::topology::servers::Servers;
+use crate::topology::subscribers::Subscribers;
 use crate::wait::keepalive::WaitKeepalive;
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.

@@ -4,3 +4,4 @@ pub(crate) mod cluster;
 pub(crate) mod sentinel;
 pub(crate) mod server_info;
 pub(crate) mod servers;
+pub(crate) mod subscribers;

@@ -28,8 +28,8 @@ use crate::net::request::Request;
 use crate::net::subscriber::Subscription;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::reply;
-use crate::topology::servers::Subscribers;
 use crate::topology::server_info::{MIN_TTL, RENEW_BATCH_MAX};
+use crate::topology::subscribers::Subscribers;
 use crate::wait::polling::{LAST_POLL, TICK, pause};
 
 /// Locks in the dialect of another library.

@@ -7,6 +7,8 @@
 //!
 //! All requests wait for the same refresh. While the answers bring nothing new, the pauses before it grow.
 
+pub(crate) mod delivery;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
