@@ -37,7 +37,7 @@ use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;
 use crate::topology::cluster::Cluster;
 use crate::topology::sentinel::Sentinels;
-use crate::topology::server_info::{MIN_TTL, RENEW_BATCH_MAX, Server};
+use crate::topology::server_info::{MIN_TTL, RENEW_BATCH_MAX, ServerInfo};
 use crate::topology::servers::Servers;
 use crate::topology::subscribers::Subscribers;
 use crate::wait::keepalive::WaitKeepalive;
@@ -59,7 +59,7 @@ pub struct RedisBackend {
     pub(crate) scope: ChannelScope,
     pub(crate) keepalive: WaitKeepalive,
     pub(crate) pollers: Pollers,
-    server: Server,
+    server_info: ServerInfo,
     profile: Profile,
     pub(crate) registers: RegisterPromise,
     pub(crate) doubts: Doubts,
@@ -93,20 +93,20 @@ impl RedisBackend {
     ) -> Result<RedisBackend, Failure> {
         let dialer = Arc::new(Dialer::new(config.clone(), source));
         let conn = Arc::new(CommandConn::new(dialer.clone()));
-        let server = Server::ask(&conn, config.timeout).await?;
-        server.refuse_cluster(&conn.address())?;
+        let server_info = ServerInfo::ask(&conn, config.timeout).await?;
+        server_info.refuse_cluster(&conn.address())?;
         let subscribers = Subscribers::One(Subscriber::new(dialer, ChannelScope::Everywhere));
-        Ok(RedisBackend::of(config, Servers::One(conn), subscribers, ChannelScope::Everywhere, server))
+        Ok(RedisBackend::of(config, Servers::One(conn), subscribers, ChannelScope::Everywhere, server_info))
     }
 
     /// Connects to a cluster.
     async fn connect_cluster(config: RedisConfig) -> Result<RedisBackend, Failure> {
         let cluster = Cluster::connect(config.clone()).await?;
-        let server = Server::weakest(cluster.servers().await?)
+        let server_info = ServerInfo::weakest(cluster.server_infos().await?)
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
         let servers = Arc::new(Servers::Cluster(cluster));
         let subscribers = Subscribers::BySlot(servers.clone(), ChannelScope::Slot);
-        Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server))
+        Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server_info))
     }
 
     fn of(
@@ -114,10 +114,10 @@ impl RedisBackend {
         servers: impl Into<Arc<Servers>>,
         subscribers: Subscribers,
         scope: ChannelScope,
-        server: Server,
+        server_info: ServerInfo,
     ) -> RedisBackend {
         let servers = servers.into();
-        let profile = server.profile(&config);
+        let profile = server_info.profile(&config);
         RedisBackend {
             keepalive: WaitKeepalive::new(servers.clone(), config.timeout),
             subscribers,
@@ -125,7 +125,7 @@ impl RedisBackend {
             pollers: Pollers::default(),
             config,
             servers,
-            server,
+            server_info,
             registers: registers::promise(&profile),
             doubts: Doubts::default(),
             profile,
@@ -133,8 +133,8 @@ impl RedisBackend {
     }
 
     /// Returns what the server reported of itself when the connection was made.
-    pub fn server(&self) -> &Server {
-        &self.server
+    pub fn server_info(&self) -> &ServerInfo {
+        &self.server_info
     }
 
     /// Returns how long to wait for an answer about a lease of `ttl`: a later answer is worth nothing.
@@ -186,7 +186,7 @@ impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBackend")
             .field("config", &format_args!("{}", self.config))
-            .field("server", &self.server)
+            .field("server_info", &self.server_info)
             .field("keepalive", &self.keepalive)
             .finish_non_exhaustive()
     }

@@ -21,4 +21,4 @@ pub use compat::connect;
 pub use config::{RedisConfig, URLS};
 pub use redlock::member::RedisNode;
 pub use redlock::{REDLOCK_URLS, RedlockConfig};
-pub use topology::server_info::Server;
+pub use topology::server_info::ServerInfo;

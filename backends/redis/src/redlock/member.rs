@@ -26,7 +26,7 @@ use crate::net::subscriber::{self, Subscriber};
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
-use crate::topology::server_info::{MIN_TTL, Server};
+use crate::topology::server_info::{MIN_TTL, ServerInfo};
 
 /// One Redis or Valkey server as a member of a quorum.
 ///
@@ -62,7 +62,7 @@ impl RedisNode {
         if self.fit_run.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&state.run) {
             return Ok(());
         }
-        let server = Server::ask(&self.conn, self.config.timeout).await?;
+        let server = ServerInfo::ask(&self.conn, self.config.timeout).await?;
         server.refuse_cluster(&self.address())?;
         if server.maxmemory_policy.as_deref() != Some("noeviction") {
             let policy = server.maxmemory_policy.as_deref().unwrap_or("unknown");

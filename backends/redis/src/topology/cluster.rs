@@ -32,7 +32,7 @@ use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::reply;
 use crate::protocol::slots::{Node, View, slot_of};
-use crate::topology::server_info::Server;
+use crate::topology::server_info::ServerInfo;
 
 /// A cluster.
 #[derive(Debug)]
@@ -117,10 +117,10 @@ impl Cluster {
 
     /// Asks all servers that serve slots what they are. A replica answers for a server that cannot be
     /// reached, since it will replace it; if neither answers, nothing is known of the server.
-    pub(crate) async fn servers(&self) -> Result<Vec<Server>, Failure> {
+    pub(crate) async fn server_infos(&self) -> Result<Vec<ServerInfo>, Failure> {
         let limit = self.shared.config.timeout;
         let primaries = self.primaries();
-        let asked = primaries.iter().map(|primary| Server::ask(&primary.conn, limit));
+        let asked = primaries.iter().map(|primary| ServerInfo::ask(&primary.conn, limit));
         let (mut reported, mut down) = (Vec::new(), Vec::new());
         for (primary, answer) in primaries.iter().zip(join_all(asked).await) {
             match answer {
@@ -143,18 +143,18 @@ impl Cluster {
     }
 
     /// Returns the answer of the first replica that has one.
-    async fn replica_of(&self, primary: &Member, limit: Duration) -> Option<Server> {
+    async fn replica_of(&self, primary: &Member, limit: Duration) -> Option<ServerInfo> {
         let view = self.view();
         let replicas = view.replicas_of(&primary.id).map(|node| self.shared.member(node));
         let ask = |replica: Arc<Member>| async move {
-            let answer = Server::ask_any(&replica.conn, limit).await;
+            let answer = ServerInfo::ask_any(&replica.conn, limit).await;
             replica.conn.hang_up();
             answer
         };
         let mut asked: FuturesUnordered<_> = replicas.map(ask).collect();
         while let Some(answer) = asked.next().await {
             if let Ok(server) = answer {
-                return Some(Server { is_replica: false, ..server });
+                return Some(ServerInfo { is_replica: false, ..server });
             }
         }
         None

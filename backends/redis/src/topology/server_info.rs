@@ -1,4 +1,4 @@
-//! The facts about the server, and the promises that follow from them.
+//! What a server says of itself, and the promises that follow from that.
 //!
 //! Asked once, when the backend connects. A fact that may not be asked is assumed to be the weaker.
 
@@ -14,10 +14,10 @@ use redis::{Cmd, Value, cmd};
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::net::command_conn::CommandConn;
 
-/// The facts that are known of the server.
+/// The facts that a server reported of itself, by `INFO` and `CONFIG GET`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Server {
+pub struct ServerInfo {
     /// Its version of the Redis protocol, where `INFO` is permitted.
     pub version: Option<String>,
     /// The identity of the running process; another one after a restart.
@@ -39,20 +39,20 @@ pub struct Server {
     pub is_of_cluster: bool,
 }
 
-impl Server {
+impl ServerInfo {
     /// Asks the server, which has to be a primary.
-    pub(crate) async fn ask(conn: &CommandConn, limit: Duration) -> Result<Server, Failure> {
-        let server = Server::ask_any(conn, limit).await?;
+    pub(crate) async fn ask(conn: &CommandConn, limit: Duration) -> Result<ServerInfo, Failure> {
+        let server = ServerInfo::ask_any(conn, limit).await?;
         server.check(&conn.address())?;
         Ok(server)
     }
 
     /// Asks the server, be it a primary or a replica.
-    pub(crate) async fn ask_any(conn: &CommandConn, limit: Duration) -> Result<Server, Failure> {
+    pub(crate) async fn ask_any(conn: &CommandConn, limit: Duration) -> Result<ServerInfo, Failure> {
         // The attempt has a limit of its own, and its failure says more than that of a request that
         // waited for it.
         conn.connect(4 * limit).await?;
-        let mut server = Server::default();
+        let mut server = ServerInfo::default();
         if let Some(info) = answered(conn, &cmd("INFO"), limit).await? {
             server.read_info(&text(info));
         }
@@ -66,8 +66,8 @@ impl Server {
     }
 
     /// Returns what may be relied on of all of several servers; `None` of none.
-    pub(crate) fn weakest(servers: Vec<Server>) -> Option<Server> {
-        servers.into_iter().reduce(|one, other| Server {
+    pub(crate) fn weakest(servers: Vec<ServerInfo>) -> Option<ServerInfo> {
+        servers.into_iter().reduce(|one, other| ServerInfo {
             version: match (&one.version, &other.version) {
                 (Some(a), Some(b)) => Some(if version(a) <= version(b) { a } else { b }.clone()),
                 _ => None,
@@ -241,10 +241,10 @@ fn version(text: &str) -> (u32, u32) {
 mod tests {
     use super::*;
 
-    fn server(info: &str, appendfsync: Option<&str>) -> Server {
+    fn server(info: &str, appendfsync: Option<&str>) -> ServerInfo {
         let appendfsync = appendfsync.map(str::to_owned);
         let no_appendfsync_on_rewrite = appendfsync.as_ref().map(|_| false);
-        let mut server = Server { appendfsync, no_appendfsync_on_rewrite, ..Server::default() };
+        let mut server = ServerInfo { appendfsync, no_appendfsync_on_rewrite, ..ServerInfo::default() };
         server.read_info(info);
         server
     }
@@ -280,7 +280,7 @@ mod tests {
         let config = RedisConfig::parse("redis+cluster://h").unwrap();
         let promises = |other: &str| {
             let servers = vec![server(kept, Some("always")), server(other, Some("always"))];
-            let weakest = Server::weakest(servers).unwrap();
+            let weakest = ServerInfo::weakest(servers).unwrap();
             let profile = weakest.profile(&config);
             (profile.fencing, profile.durability)
         };
@@ -288,7 +288,7 @@ mod tests {
         let evicting = kept.replace("noeviction", "volatile-lru").replace("7.2", "6.2");
         assert_eq!(promises(&evicting), (FenceGrade::BestEffort, Durability::Evictable));
         assert_eq!(promises(""), (FenceGrade::BestEffort, Durability::Evictable));
-        assert!(Server::weakest(Vec::new()).is_none());
+        assert!(ServerInfo::weakest(Vec::new()).is_none());
         let refusal = server(kept, None).refuse_cluster("h:1").unwrap_err();
         assert!(refusal.detail().contains("redis+cluster://"));
     }

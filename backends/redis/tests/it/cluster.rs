@@ -171,7 +171,7 @@ async fn a_user_who_may_not_read_the_version_wakes_others_and_is_woken() {
     }
     let all = Arc::new(connect(&cluster.url()).await);
     let jobs = Arc::new(connect(&cluster.url().replace("://", "://jobs:secret@")).await);
-    assert_eq!((all.server().version.is_some(), jobs.server().version.is_some()), (true, false));
+    assert_eq!((all.server_info().version.is_some(), jobs.server_info().version.is_some()), (true, false));
     hands_over(&all, &jobs, "a").await;
     hands_over(&jobs, &all, "b").await;
 }

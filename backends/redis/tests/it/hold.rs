@@ -250,8 +250,8 @@ async fn the_profile_says_what_the_options_and_the_server_say() {
         ("redis", QueueOrder::Fifo, WaitMode::Notifies)
     );
     assert_eq!((profile.fencing, profile.durability), (FenceGrade::BestEffort, Durability::LostOnFailover));
-    assert_eq!(backend.server().run_id.as_deref().map(str::len), Some(40));
-    assert!(backend.server().version.is_some());
+    assert_eq!(backend.server_info().run_id.as_deref().map(str::len), Some(40));
+    assert!(backend.server_info().version.is_some());
     let backend = connect(&format!("{}?order=unordered&wait=poll", server.url())).await;
     let profile = backend.profile();
     assert_eq!((profile.order, profile.waiting), (QueueOrder::Unordered, WaitMode::Polls));
