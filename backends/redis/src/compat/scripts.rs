@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use crate::protocol::scripts::{Script, Stamp};
+use crate::protocol::scripts::{ExtraValue, Script};
 
 macro_rules! script {
     ($name:ident, $dialect:literal, $file:literal, $what:literal) => {
         #[doc = $what]
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let source = concat!(include_str!("common.lua"), include_str!($dialect), include_str!($file));
-            Script::new(source, Stamp::None)
+            Script::new(source, ExtraValue::None)
         });
     };
 }

@@ -274,8 +274,8 @@ impl CommandConn {
         limit: Limit,
     ) -> Vec<Result<Value, ReplyError>> {
         let begun_at = timer::now();
-        let stamping = link.stamping(begun_at);
-        let replies = requests.iter().map(|request| deliver(link, request, naming, sent, stamping));
+        let link_values = link.values(begun_at);
+        let replies = requests.iter().map(|request| deliver(link, request, naming, sent, link_values));
         // Each for itself: when a connection ends, some may be answered, others sent, and others not even that.
         let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {
@@ -286,7 +286,7 @@ impl CommandConn {
                 let answers = requests.iter().zip(replies);
                 let classified = answers.map(|(request, reply)| {
                     let answer = self.classify(link, reply.and_then(Value::extract_error))?;
-                    link.learn_rights(request.checks_rights(), stamping, begun_at);
+                    link.learn_rights(request.checks_rights(), link_values, begun_at);
                     Ok(answer)
                 });
                 classified.collect()
@@ -309,10 +309,10 @@ impl CommandConn {
 
     /// Waits for the answer to one script.
     async fn answer_to(&self, link: &Link, sent: Sent, limit: Limit) -> Result<Value, ReplyError> {
-        let Sent { reply, checks_rights, stamping, begun_at } = sent;
+        let Sent { reply, checks_rights, link_values, begun_at } = sent;
         let value = self.receive(link, reply, limit).await?;
         let answer = self.classify(link, value.extract_error())?;
-        link.learn_rights(checks_rights, stamping, begun_at);
+        link.learn_rights(checks_rights, link_values, begun_at);
         Ok(answer)
     }
 

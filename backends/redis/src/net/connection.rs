@@ -18,7 +18,7 @@ use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::pipe::Pipe;
 use crate::net::replicas::Barrier;
-use crate::net::request::Stamping;
+use crate::net::request::LinkValues;
 use crate::net::run::Run;
 use crate::net::timer::Limit;
 use crate::net::tls;
@@ -223,15 +223,15 @@ impl Link {
     }
 
     /// Returns what requests that are sent now carry in addition.
-    pub(crate) fn stamping(&self, now: Instant) -> Stamping {
+    pub(crate) fn values(&self, now: Instant) -> LinkValues {
         let is_known = |checked_at| now.duration_since(checked_at) < RIGHTS_KNOWN;
         let checks_rights = !self.rights_checked_at().is_some_and(is_known);
-        Stamping { epoch: self.target.epoch, checks_rights }
+        LinkValues { epoch: self.target.epoch, checks_rights }
     }
 
     /// Records that the server carried out a request of that time, which may have had it check the right to publish.
-    pub(crate) fn learn_rights(&self, checks_rights: bool, stamping: Stamping, begun_at: Instant) {
-        if stamping.checks_rights && checks_rights {
+    pub(crate) fn learn_rights(&self, checks_rights: bool, link_values: LinkValues, begun_at: Instant) {
+        if link_values.checks_rights && checks_rights {
             *self.rights_checked_at() = Some(begun_at);
         }
     }

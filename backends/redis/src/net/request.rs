@@ -5,7 +5,7 @@ use std::io::Write;
 use redis::Value;
 
 use crate::net::replicas::Confirm;
-use crate::protocol::scripts::{RunScript, Script, Stamp};
+use crate::protocol::scripts::{ExtraValue, RunScript, Script};
 
 /// One script with its keys and arguments.
 #[derive(Debug)]
@@ -26,9 +26,9 @@ pub(crate) enum Naming {
     Full,
 }
 
-/// The part that the connection adds to a request.
+/// The values of a connection that the requests over it carry, if their scripts need them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamping {
+pub(crate) struct LinkValues {
     /// The epoch of the connection.
     pub(crate) epoch: u64,
     /// Set if the right to publish has to be checked.
@@ -61,39 +61,39 @@ impl Request {
         bytes: &mut Vec<u8>,
         text: ScriptText<'_>,
         naming: Naming,
-        stamping: Stamping,
+        link_values: LinkValues,
     ) {
         let (verb, script) = match naming {
             Naming::Short => (&b"EVALSHA"[..], text.sha.as_bytes()),
             Naming::Full => (&b"EVAL"[..], text.source.as_bytes()),
         };
-        let stamp = match self.script.stamp {
-            Stamp::Epoch => Some(stamping.epoch),
-            Stamp::Rights => Some(stamping.epoch).filter(|epoch| *epoch > 0 || stamping.checks_rights),
-            Stamp::None | Stamp::Run => None,
+        let extra = match self.script.extra {
+            ExtraValue::Epoch => Some(link_values.epoch),
+            ExtraValue::Rights => Some(link_values.epoch).filter(|epoch| *epoch > 0 || link_values.checks_rights),
+            ExtraValue::None | ExtraValue::Run => None,
         };
         let texts = || self.keys.iter().chain(&self.args);
         bytes.reserve(64 + script.len() + texts().map(|text| text.len() + 16).sum::<usize>());
-        push_length(bytes, b'*', 3 + texts().count() + usize::from(stamp.is_some()));
+        push_length(bytes, b'*', 3 + texts().count() + usize::from(extra.is_some()));
         push_text(bytes, verb);
         push_text(bytes, script);
         push_number(bytes, self.keys.len() as u64);
         for text in texts() {
             push_text(bytes, text.as_bytes());
         }
-        if let Some(stamp) = stamp {
-            push_number(bytes, stamp);
+        if let Some(extra) = extra {
+            push_number(bytes, extra);
         }
     }
 
     /// Returns `true` if it is meant for one run of the server.
     pub(crate) fn is_of_a_run(&self) -> bool {
-        self.script.stamp == Stamp::Run
+        self.script.extra == ExtraValue::Run
     }
 
     /// Returns `true` if its answer shows that the server has checked the right to publish.
     pub(crate) fn checks_rights(&self) -> bool {
-        self.script.stamp == Stamp::Rights
+        self.script.extra == ExtraValue::Rights
     }
 
     /// Returns the confirmation that this answer requires.
@@ -136,7 +136,7 @@ mod tests {
 
     fn written(request: &Request, naming: Naming, epoch: u64, checks_rights: bool) -> Vec<u8> {
         let mut bytes = b"before".to_vec();
-        request.write(&mut bytes, request.script.into(), naming, Stamping { epoch, checks_rights });
+        request.write(&mut bytes, request.script.into(), naming, LinkValues { epoch, checks_rights });
         bytes.split_off(6)
     }
 
@@ -157,10 +157,10 @@ mod tests {
                     Naming::Full => command.arg("EVAL").arg(script.source),
                 };
                 command.arg(3).arg(&keys).arg(&args);
-                match script.stamp {
-                    Stamp::Epoch => _ = command.arg(epoch),
-                    Stamp::Rights if checks || epoch > 0 => _ = command.arg(epoch),
-                    Stamp::Rights | Stamp::None | Stamp::Run => {}
+                match script.extra {
+                    ExtraValue::Epoch => _ = command.arg(epoch),
+                    ExtraValue::Rights if checks || epoch > 0 => _ = command.arg(epoch),
+                    ExtraValue::Rights | ExtraValue::None | ExtraValue::Run => {}
                 }
                 let request = Request { script, keys, args, confirm: None };
                 assert_eq!(written(&request, naming, epoch, checks), command.get_packed_command());

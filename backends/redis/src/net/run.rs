@@ -74,10 +74,10 @@ const FORGETS_SCRIPTS: u32 = 7;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::scripts::Stamp;
+    use crate::protocol::scripts::ExtraValue;
 
     fn script_of(info: &str) -> String {
-        let script = Script::new("return RUN", Stamp::Run);
+        let script = Script::new("return RUN", ExtraValue::Run);
         Run::read(info).unwrap().script(&script).source.clone()
     }
 

@@ -4,14 +4,14 @@ use tokio::time::Instant;
 
 use crate::net::connection::Link;
 use crate::net::pipe::Reply;
-use crate::net::request::{Naming, Request, ScriptText, Stamping, push_command};
+use crate::net::request::{LinkValues, Naming, Request, ScriptText, push_command};
 use crate::net::timer;
 
 /// A script that was sent.
 pub(crate) struct Sent {
     pub(crate) reply: Reply,
     pub(crate) checks_rights: bool,
-    pub(crate) stamping: Stamping,
+    pub(crate) link_values: LinkValues,
     pub(crate) begun_at: Instant,
 }
 
@@ -19,19 +19,19 @@ impl Sent {
     /// Sends a script over a connection, in this role.
     pub(crate) fn over(link: &Link, request: &Request, naming: Naming, role: RequestRole) -> Sent {
         let begun_at = timer::now();
-        let stamping = link.stamping(begun_at);
-        let reply = deliver(link, request, naming, role, stamping);
-        Sent { reply, checks_rights: request.checks_rights(), stamping, begun_at }
+        let link_values = link.values(begun_at);
+        let reply = deliver(link, request, naming, role, link_values);
+        Sent { reply, checks_rights: request.checks_rights(), link_values, begun_at }
     }
 }
 
-/// Sends a script over a connection, and returns its reply. Several may have one stamping.
+/// Sends a script over a connection, and returns its reply. Several may have the same link values.
 pub(crate) fn deliver(
     link: &Link,
     request: &Request,
     naming: Naming,
     role: RequestRole,
-    stamping: Stamping,
+    link_values: LinkValues,
 ) -> Reply {
     let is_referred = role == RequestRole::Referred;
     let of_run = link.run().filter(|_| request.is_of_a_run()).map(|run| run.script(request.script));
@@ -40,7 +40,7 @@ pub(crate) fn deliver(
         if is_referred {
             push_command(bytes, "ASKING");
         }
-        request.write(bytes, text, naming, stamping);
+        request.write(bytes, text, naming, link_values);
     })
 }
 

@@ -11,15 +11,15 @@ use std::sync::LazyLock;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     pub(crate) sha: String,
-    pub(crate) stamp: Stamp,
+    pub(crate) extra: ExtraValue,
 }
 
 impl Script {
     /// Creates a script of this text.
-    pub(crate) fn new(source: &'static str, stamp: Stamp) -> Script {
+    pub(crate) fn new(source: &'static str, extra: ExtraValue) -> Script {
         #[cfg(feature = "lua-mutants")]
         let source = mutated(source);
-        Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp }
+        Script { source, sha: redis::Script::new(source).get_hash().to_owned(), extra }
     }
 }
 
@@ -46,9 +46,9 @@ impl RunScript {
 /// The expression that asks the server for its run.
 const ASK_RUN: &str = "string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')";
 
-/// The values that a request carries in addition to its own arguments.
+/// The value of the connection that a request carries in addition to its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stamp {
+pub(crate) enum ExtraValue {
     /// Nothing.
     None,
     /// The epoch of the connection over which it is sent, as its last argument.
@@ -73,7 +73,7 @@ macro_rules! script {
     // A shortcut ends the script early: `shortcut` before it creates any function, `alone` before the claims
     // beside this one are of interest.
     (
-        $name:ident, $(shortcut $shortcut:literal,)? $(alone $alone:literal,)? $($file:literal)+, $stamp:ident,
+        $name:ident, $(shortcut $shortcut:literal,)? $(alone $alone:literal,)? $($file:literal)+, $extra:ident,
         $what:literal
     ) => {
         #[doc = $what]
@@ -85,7 +85,7 @@ macro_rules! script {
                 include_str!("scripts/queue.lua"),
                 $(include_str!($file)),+
             );
-            Script::new(source, Stamp::$stamp)
+            Script::new(source, ExtraValue::$extra)
         });
     };
 }

@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use crate::protocol::scripts::{Script, Stamp};
+use crate::protocol::scripts::{ExtraValue, Script};
 
 macro_rules! script {
     // The common part is left out where the script needs nothing of it: it costs as much as some commands.
-    ($name:ident, $stamp:ident, $($file:literal)+) => {
+    ($name:ident, $extra:ident, $($file:literal)+) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
-            Script::new(concat!($(include_str!($file)),+), Stamp::$stamp)
+            Script::new(concat!($(include_str!($file)),+), ExtraValue::$extra)
         });
     };
 }
