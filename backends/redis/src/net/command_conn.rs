@@ -95,9 +95,9 @@ impl CommandConn {
         };
         let again: Vec<usize> = (0..requests.len()).filter(refused).collect();
         if !again.is_empty() {
-            let sent: Vec<&Request> = again.iter().map(|position| requests[*position]).collect();
+            let repeated: Vec<&Request> = again.iter().map(|position| requests[*position]).collect();
             for (position, outcome) in
-                again.into_iter().zip(self.attempt(&sent, RequestRole::Known, limit).await)
+                again.into_iter().zip(self.attempt(&repeated, RequestRole::Known, limit).await)
             {
                 outcomes[position] = outcome;
             }
@@ -137,11 +137,11 @@ impl CommandConn {
     pub(crate) async fn attempt(
         &self,
         requests: &[&Request],
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, SendError>> {
         if let [request] = requests {
-            return vec![self.attempt_one(request, sent, limit).await];
+            return vec![self.attempt_one(request, role, limit).await];
         }
         debug_assert!(!requests.iter().any(|request| request.is_of_a_run()), "such a script is sent alone");
         let link = match self.connected(limit).await {
@@ -149,7 +149,7 @@ impl CommandConn {
             Err(failure) => return vec![Err(SendError::Unreached(failure)); requests.len()],
         };
         let link = &*link;
-        let mut outcomes = self.pipeline(link, requests, Naming::Short, sent, limit).await;
+        let mut outcomes = self.pipeline(link, requests, Naming::Short, role, limit).await;
         for _ in 0..requests.len() {
             let unknown: Vec<usize> = (0..outcomes.len())
                 .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
@@ -165,7 +165,7 @@ impl CommandConn {
                 }
                 let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
                 for (index, outcome) in
-                    chunk.iter().zip(self.pipeline(link, &again, naming, sent, limit).await)
+                    chunk.iter().zip(self.pipeline(link, &again, naming, role, limit).await)
                 {
                     outcomes[*index] = outcome;
                 }
@@ -182,13 +182,13 @@ impl CommandConn {
     async fn attempt_one(
         &self,
         request: &Request,
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Result<Value, SendError> {
         let link = self.connected(limit).await.map_err(SendError::Unreached)?;
-        let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
+        let mut answer = self.ask(&link, request, Naming::Short, role, limit).await;
         if let Err(ReplyError::UnknownScript) = answer {
-            answer = self.ask_with_text(&link, request, sent, limit).await;
+            answer = self.ask_with_text(&link, request, role, limit).await;
         }
         let value = answer.map_err(|error| send_error(error, &link))?;
         self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)
@@ -199,15 +199,15 @@ impl CommandConn {
         &self,
         link: &Link,
         request: &Request,
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Result<Value, ReplyError> {
         if !request.is_of_a_run() {
-            return self.ask(link, request, Naming::Full, sent, limit).await;
+            return self.ask(link, request, Naming::Full, role, limit).await;
         }
         link.confirm_run(limit).await.map_err(ReplyError::Failed)?;
         let doubt = link.doubt();
-        let answer = self.ask(link, request, Naming::Full, sent, limit).await;
+        let answer = self.ask(link, request, Naming::Full, role, limit).await;
         // A proxy may have changed to a new run in between. Runs only follow each other: if it is still the same one,
         // it was that before.
         let confirmed = link.confirm_run(limit).await;
@@ -270,12 +270,12 @@ impl CommandConn {
         link: &Link,
         requests: &[&Request],
         naming: Naming,
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, ReplyError>> {
         let begun_at = timer::now();
         let link_values = link.values(begun_at);
-        let replies = requests.iter().map(|request| deliver(link, request, naming, sent, link_values));
+        let replies = requests.iter().map(|request| deliver(link, request, naming, role, link_values));
         // Each for itself: when a connection ends, some may be answered, others sent, and others not even that.
         let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {
@@ -301,10 +301,10 @@ impl CommandConn {
         link: &Link,
         request: &Request,
         naming: Naming,
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Result<Value, ReplyError> {
-        self.answer_to(link, Sent::over(link, request, naming, sent), limit).await
+        self.answer_to(link, Sent::over(link, request, naming, role), limit).await
     }
 
     /// Waits for the answer to one script.

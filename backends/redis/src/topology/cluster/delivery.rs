@@ -139,7 +139,7 @@ impl Cluster {
         let mut outcomes = Vec::with_capacity(open.len());
         let mut groups: HashMap<(String, RequestRole), (Arc<Member>, Vec<OpenRequest>)> = HashMap::new();
         for mut request in open {
-            let (member, sent) = match request.referred.take() {
+            let (member, role) = match request.referred.take() {
                 Some((host, port)) => match self.at(&host, port) {
                     Some(importer) => (Some(importer), RequestRole::Referred),
                     None => {
@@ -159,7 +159,7 @@ impl Cluster {
             };
             match member {
                 Some(member) => {
-                    let group = groups.entry((member.id.clone(), sent));
+                    let group = groups.entry((member.id.clone(), role));
                     group.or_insert_with(|| (member, Vec::new())).1.push(request);
                 }
                 None => {
@@ -168,10 +168,10 @@ impl Cluster {
                 }
             }
         }
-        let sending = groups.into_iter().map(|((_, sent), (member, group))| async move {
+        let sending = groups.into_iter().map(|((_, role), (member, group))| async move {
             let wanted: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
             let slot = group.first().map_or(0, |open| open.slot);
-            let answers = self.send_to(&member, slot, &wanted, sent, limit).await;
+            let answers = self.send_to(&member, slot, &wanted, role, limit).await;
             let answers =
                 answers.into_iter().map(|answer| answer.map_err(|error| self.with_host(error, &member)));
             group.into_iter().zip(answers).collect::<Vec<_>>()
@@ -186,13 +186,13 @@ impl Cluster {
         member: &Member,
         slot: u16,
         requests: &[&Request],
-        sent: RequestRole,
+        role: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, SendError>> {
         let connected = tokio::select! {
             biased;
             connected = member.conn.connect_within(limit) => connected,
-            () = self.replaced(member, slot), if sent == RequestRole::Known => Err(Failure::unavailable(format!(
+            () = self.replaced(member, slot), if role == RequestRole::Known => Err(Failure::unavailable(format!(
                 "{} accepted no connection, and was replaced as a primary meanwhile",
                 member.conn.address()
             ))),
@@ -201,8 +201,8 @@ impl Cluster {
             return vec![Err(SendError::Unreached(failure)); requests.len()];
         }
         tokio::select! {
-            answers = member.conn.attempt(requests, sent, limit) => answers,
-            () = self.replaced(member, slot), if sent == RequestRole::Known => {
+            answers = member.conn.attempt(requests, role, limit) => answers,
+            () = self.replaced(member, slot), if role == RequestRole::Known => {
                 vec![Err(SendError::Failed(replaced(member))); requests.len()]
             }
         }
