@@ -21,7 +21,7 @@ use crate::net::failures::{ReplyError, SendError, failure, send_error};
 use crate::net::outage::{Outage, Pause};
 use crate::net::replicas::Unconfirmed;
 use crate::net::request::{Naming, Request};
-use crate::net::sent::{RequestRole, Sent, deliver};
+use crate::net::sent::{RequestRole, Sent, send_script};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::Redirect;
 use crate::protocol::reply;
@@ -80,12 +80,9 @@ impl CommandConn {
 
     /// Runs scripts in one go; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
-        self.deliver(&requests.iter().collect::<Vec<_>>(), limit).await
-    }
-
-    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let requests: Vec<&Request> = requests.iter().collect();
         let limit = Limit::of(limit);
-        let mut outcomes = self.attempt(requests, RequestRole::Known, limit).await;
+        let mut outcomes = self.attempt(&requests, RequestRole::Known, limit).await;
         // A server that is not the primary refused, and did nothing: try once more over a new connection.
         let refused = |position: &usize| {
             matches!(
@@ -275,7 +272,7 @@ impl CommandConn {
     ) -> Vec<Result<Value, ReplyError>> {
         let begun_at = timer::now();
         let link_values = link.values(begun_at);
-        let replies = requests.iter().map(|request| deliver(link, request, naming, role, link_values));
+        let replies = requests.iter().map(|request| send_script(link, request, naming, role, link_values));
         // Each for itself: when a connection ends, some may be answered, others sent, and others not even that.
         let replies = join_all(replies.collect::<Vec<_>>()).map(Ok);
         match self.receive(link, replies, limit).await {

@@ -20,13 +20,13 @@ impl Sent {
     pub(crate) fn over(link: &Link, request: &Request, naming: Naming, role: RequestRole) -> Sent {
         let begun_at = timer::now();
         let link_values = link.values(begun_at);
-        let reply = deliver(link, request, naming, role, link_values);
+        let reply = send_script(link, request, naming, role, link_values);
         Sent { reply, checks_rights: request.checks_rights(), link_values, begun_at }
     }
 }
 
 /// Sends a script over a connection, and returns its reply. Several may have the same link values.
-pub(crate) fn deliver(
+pub(crate) fn send_script(
     link: &Link,
     request: &Request,
     naming: Naming,

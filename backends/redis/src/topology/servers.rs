@@ -26,7 +26,7 @@ impl Servers {
         match self {
             Servers::One(conn) => conn.run(request, limit).await,
             Servers::Cluster(cluster) => {
-                let mut outcomes = cluster.deliver(&[request], limit, HalfMovedKeys::Wait).await;
+                let mut outcomes = cluster.run_on_slots(&[request], limit, HalfMovedKeys::Wait).await;
                 outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
             }
         }
@@ -63,7 +63,7 @@ impl Servers {
             Servers::One(conn) => conn.run_all(requests, limit).await,
             Servers::Cluster(cluster) => {
                 let requests: Vec<&Request> = requests.iter().collect();
-                cluster.deliver(&requests, limit, HalfMovedKeys::Wait).await
+                cluster.run_on_slots(&requests, limit, HalfMovedKeys::Wait).await
             }
         }
     }
@@ -79,7 +79,7 @@ impl Servers {
             Servers::One(conn) => conn.run_all(requests, limit).await,
             Servers::Cluster(cluster) => {
                 let requests: Vec<&Request> = requests.iter().collect();
-                cluster.deliver(&requests, limit, HalfMovedKeys::GiveUp).await
+                cluster.run_on_slots(&requests, limit, HalfMovedKeys::GiveUp).await
             }
         }
     }

@@ -55,7 +55,7 @@ struct RoundResult {
 impl Cluster {
     /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its
     /// own requests only.
-    pub(crate) async fn deliver(
+    pub(crate) async fn run_on_slots(
         &self,
         requests: &[&Request],
         limit: Duration,
@@ -68,14 +68,14 @@ impl Cluster {
             let open = OpenRequest { position, slot, referred: None, last: None };
             parts.entry(self.part(slot)).or_default().push(open);
         }
-        let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit, half_moved));
+        let parts = parts.into_values().map(|open| self.run_part(open, requests, limit, half_moved));
         let mut outcomes: Vec<_> = join_all(parts).await.into_iter().flatten().collect();
         outcomes.sort_by_key(|(position, _)| *position);
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
     /// Follows requests from server to server until each has its outcome.
-    async fn deliver_part(
+    async fn run_part(
         &self,
         mut open: Vec<OpenRequest>,
         requests: &[&Request],
