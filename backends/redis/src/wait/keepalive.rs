@@ -20,6 +20,7 @@ use crate::net::timer;
 use crate::protocol::reply;
 use crate::protocol::scripts;
 use crate::topology::servers::Servers;
+use crate::wait::polling::TICK;
 
 /// The periodic checks of all waiting claims.
 pub(crate) struct WaitKeepalive {
@@ -140,9 +141,6 @@ impl Watched {
         timer::after((first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every))
     }
 }
-
-/// The server counts in milliseconds; a look in the very millisecond of an end is one too early.
-const TICK: Duration = Duration::from_millis(2);
 
 /// Waiters that are due within this time are glanced at together with those that are due now. Where the
 /// claim ahead lives, its lease has been extended by then, and the glance was not too early; where it
