@@ -74,7 +74,7 @@ pub struct Entry {
     /// Its fence, once it was granted.
     pub granted: Option<Fence>,
     /// The moment at which it leaves the queue without another sign of life: the end of the lease or of the
-    /// place.
+    /// place. In a text of spans it is a span since [`Moment::START`].
     pub until: Moment,
     /// The moment at which it was queued, or granted.
     pub since: Moment,

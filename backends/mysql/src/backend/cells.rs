@@ -277,8 +277,8 @@ impl CellStore for MySqlCells {
 /// Returns the outcome of a write that was made. `seq` is the counter of the row, if the store made it.
 fn made(write: &Write, seq: u64) -> WriteOutcome {
     match write.when {
-        WriteCondition::Free | WriteCondition::Emptied(_) => write.put.written(Fence::new(0, seq, 0)),
-        WriteCondition::Living { .. } | WriteCondition::Seen { .. } => write.put.written(write.put.fence),
+        WriteCondition::Free | WriteCondition::Emptied(_) => write.put.outcome_written(Fence::new(0, seq, 0)),
+        WriteCondition::Living { .. } | WriteCondition::Seen { .. } => write.put.outcome_written(write.put.fence),
     }
 }
 

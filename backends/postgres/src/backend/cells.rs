@@ -137,10 +137,10 @@ impl PostgresCells {
         let rows = rows_of(rows)?;
         let Some(row) = rows.first() else { return Ok(WriteOutcome::Refused(None)) };
         Ok(match when {
-            WriteCondition::Emptied(_) => put.written(fence(row, 0)?),
-            WriteCondition::Free if read::<bool>(row, 0)? => put.written(fence(row, 4)?),
+            WriteCondition::Emptied(_) => put.outcome_written(fence(row, 0)?),
+            WriteCondition::Free if read::<bool>(row, 0)? => put.outcome_written(fence(row, 4)?),
             WriteCondition::Living { .. } | WriteCondition::Seen { .. } if read::<bool>(row, 0)? => {
-                put.written(put.fence)
+                put.outcome_written(put.fence)
             }
             _ => WriteOutcome::Refused(Some(cell(row, 2)?)),
         })
@@ -211,7 +211,7 @@ impl PostgresCells {
             done.insert(read::<&str>(row, 0)?, fence(row, 1)?);
         }
         let outcome = |write: &&Write| match done.get(write.at.as_str()) {
-            Some(fence) => write.put.written(*fence),
+            Some(fence) => write.put.outcome_written(*fence),
             None => WriteOutcome::Refused(None),
         };
         Ok(writes.iter().map(outcome).collect())

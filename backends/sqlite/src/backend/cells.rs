@@ -268,7 +268,7 @@ fn write_one(
     };
     if let Some(seq) = seq {
         fences.granted(seq);
-        return Ok(put.written(fence(seq)));
+        return Ok(put.outcome_written(fence(seq)));
     }
     let is_of_use = *when == WriteCondition::Free || *answer == WriteAnswer::Full;
     Ok(WriteOutcome::Refused(if is_of_use {

@@ -257,7 +257,7 @@ impl Put {
     }
 
     /// Returns what a store answers that has put this value in place, under the version of the value.
-    pub fn written(&self, fence: Fence) -> WriteOutcome {
+    pub fn outcome_written(&self, fence: Fence) -> WriteOutcome {
         WriteOutcome::Written { version: Some(self.version), fence }
     }
 }

@@ -29,18 +29,18 @@ pub(crate) struct DecodedCell {
 }
 
 impl DecodedCell {
-    /// Reads a cell that arrived before `now`, by the local clock.
+    /// Reads a cell that arrived before `local_now`, by the local clock.
     pub(crate) fn open(
         resource: &Resource,
         cell: &Cell,
         clock_source: ClockSource,
         observed: &ObservedClaims,
-        now: Moment,
+        local_now: Moment,
     ) -> Result<DecodedCell, Failure> {
         let lifetime = clock_source.lifetime();
         let (mut entries, last) = read_text(resource, cell, lifetime)?;
         let raw = entries.clone();
-        let now = lifetime.set_ends(resource, cell, &mut entries, observed, now);
+        let now = lifetime.evaluate(resource, cell, &mut entries, observed, local_now);
         let ledger = Ledger::restore(entries, last);
         Ok(DecodedCell { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
@@ -79,7 +79,7 @@ impl DecodedCell {
 
     /// Returns the value to be written for a ledger that was made from this cell.
     pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
-        let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
+        let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.to_stored(entry)).collect();
         let ends = ledger.entries().iter().map(|entry| entry.until).max();
         let keep = ends.map_or(Duration::ZERO, |ends| self.lifetime.keep(ends, self.now));
         let text = match entries.is_empty() {
@@ -112,9 +112,10 @@ impl DecodedCell {
         last.max(at_floor)
     }
 
-    fn written(&self, entry: &Entry) -> Entry {
+    /// Returns the claim as it is to be in the text.
+    fn to_stored(&self, entry: &Entry) -> Entry {
         let old = self.ledger.entries().iter().find(|old| old.id == entry.id);
-        self.lifetime.written(entry, old, self.now)
+        self.lifetime.to_stored(entry, old, self.now)
     }
 
     /// Returns the waiters to notify: those whose turn has come, or that are challenged.

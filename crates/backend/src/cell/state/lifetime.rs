@@ -22,22 +22,22 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
     /// Reads a text, with the claims as they are in it.
     fn read_text(&self, text: &[u8]) -> Result<(Ledger, String), DamagedLedger>;
 
-    /// Writes a text, with the claims as [`Lifetime::written`] made them.
+    /// Writes a text, with the claims as [`Lifetime::to_stored`] made them.
     fn write_text(&self, ledger: &Ledger, head: &str) -> String;
 
-    /// Sets the end of each of these claims of a text, and returns the present by the same clock. `now` is
-    /// the local clock after the cell had arrived.
-    fn set_ends(
+    /// Evaluates the claims of a text: sets the end of each by the clock that ends claims, and returns the present by
+    /// that clock. `local_now` is the local clock after the cell had arrived.
+    fn evaluate(
         &self,
         at: &Resource,
         cell: &Cell,
         entries: &mut [Entry],
         observed: &ObservedClaims,
-        now: Moment,
+        local_now: Moment,
     ) -> Moment;
 
     /// Makes the claim as it is to be in the text. `old` is the same claim as it was read, with its end set.
-    fn written(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry;
+    fn to_stored(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry;
 
     /// Calculates how long a text matters whose last claim ends at `ends`.
     fn keep(&self, ends: Moment, now: Moment) -> Duration;

@@ -28,7 +28,9 @@ type Observations = HashMap<ClaimId, Observation>;
 struct Observation {
     granted: Option<Fence>,
     beats: u64,
+    /// The span that the text named, since [`Moment::START`].
     span: Moment,
+    /// The end of the claim without another sign of life, by the local clock.
     end: Moment,
 }
 

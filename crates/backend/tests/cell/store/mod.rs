@@ -503,7 +503,7 @@ impl MemoryCells {
                 version: (!self.is_cache() || *answer == WriteAnswer::Full).then_some(row.version),
                 fence: row.fence,
             },
-            None => put.written(put.fence),
+            None => put.outcome_written(put.fence),
         }
     }
 

@@ -30,25 +30,25 @@ impl Lifetime for ObserverTime {
         ledger.to_span_text(head)
     }
 
-    fn set_ends(
+    fn evaluate(
         &self,
         at: &Resource,
         _: &Cell,
         entries: &mut [Entry],
         observed: &ObservedClaims,
-        now: Moment,
+        local_now: Moment,
     ) -> Moment {
-        let ends = observed.observe(at, entries, now);
+        let ends = observed.observe(at, entries, local_now);
         for (entry, end) in entries.iter_mut().zip(ends) {
             entry.until = end;
         }
-        now
+        local_now
     }
 
-    fn written(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry {
+    fn to_stored(&self, entry: &Entry, old: Option<&Entry>, now: Moment) -> Entry {
         let began = old.is_some_and(|old| old.since == entry.since);
         let since = if began { entry.since } else { Moment::START.after(unix_now()) };
-        Entry { until: state_of(now.until(entry.until)), since, ..entry.clone() }
+        Entry { until: span_as_moment(now.until(entry.until)), since, ..entry.clone() }
     }
 
     fn keep(&self, ends: Moment, now: Moment) -> Duration {
@@ -60,11 +60,11 @@ impl Lifetime for ObserverTime {
     }
 
     fn alone(&self, lease: Duration, _: Duration) -> (Moment, Moment) {
-        (state_of(lease), Moment::START.after(unix_now()))
+        (span_as_moment(lease), Moment::START.after(unix_now()))
     }
 }
 
-/// Writes a span as a moment of a text.
-fn state_of(span: Duration) -> Moment {
+/// Returns a span as a text has it: as the moment that follows [`Moment::START`] after it.
+fn span_as_moment(span: Duration) -> Moment {
     Moment::START.after(span)
 }

@@ -22,11 +22,11 @@ impl Lifetime for StoreTime {
         ledger.to_text(head)
     }
 
-    fn set_ends(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &ObservedClaims, _: Moment) -> Moment {
+    fn evaluate(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &ObservedClaims, _: Moment) -> Moment {
         ORIGIN.after(cell.age.unwrap_or_default())
     }
 
-    fn written(&self, entry: &Entry, _: Option<&Entry>, _: Moment) -> Entry {
+    fn to_stored(&self, entry: &Entry, _: Option<&Entry>, _: Moment) -> Entry {
         entry.clone()
     }
 
