@@ -24,7 +24,7 @@ use crate::cell::backend::group_commit::GroupCommit;
 use crate::cell::cells::{Cell, CellStore};
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::state::empty_cells::EmptyCells;
-use crate::cell::state::memory::Memory;
+use crate::cell::state::client_knowledge::Memory;
 use crate::cell::wait::notifier::Notifier;
 use crate::keyed_mutex::KeyedMutex;
 use crate::pollers::Pollers;
