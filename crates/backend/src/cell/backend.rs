@@ -22,9 +22,9 @@ use leasehold_core::{
 
 use crate::cell::backend::group_commit::GroupCommit;
 use crate::cell::cells::{Cell, CellStore};
+use crate::cell::state::client_knowledge::ClientKnowledge;
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::state::empty_cells::EmptyCells;
-use crate::cell::state::client_knowledge::Memory;
 use crate::cell::wait::notifier::Notifier;
 use crate::keyed_mutex::KeyedMutex;
 use crate::pollers::Pollers;
@@ -41,7 +41,7 @@ pub struct CellBackend<C> {
     pub(crate) cells: Arc<C>,
     pub(crate) commits: GroupCommit<C>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) knowledge: Arc<ClientKnowledge>,
     pub(crate) empty_cells: EmptyCells,
     pub(crate) pollers: Pollers,
     pub(crate) per_resource: KeyedMutex,
@@ -56,7 +56,7 @@ impl<C: CellStore> CellBackend<C> {
             commits: GroupCommit::new(cells.clone()),
             cells,
             clock,
-            memory: Arc::default(),
+            knowledge: Arc::default(),
             empty_cells: EmptyCells::default(),
             pollers: Pollers::default(),
             per_resource: KeyedMutex::default(),
@@ -71,7 +71,7 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Reads a cell that has just arrived.
     pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<DecodedCell, Failure> {
-        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.memory.observed, self.clock.now())
+        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.knowledge.observed, self.clock.now())
     }
 
     /// Returns the notifier of the store, or one that never notifies.

@@ -168,7 +168,7 @@ impl<C: CellStore> CellBackend<C> {
             WriteOutcome::Refused(cell) => Seizure::Held(cell),
             WriteOutcome::Written { version, fence } => {
                 let alone = version.map(|version| attempt.alone(version, fence, fence));
-                self.memory.record_taken(claim, fence, alone, clock_source, self.clock.now());
+                self.knowledge.record_taken(claim, fence, alone, clock_source, self.clock.now());
                 Seizure::Granted(attempt.granted(fence))
             }
         })
@@ -213,7 +213,7 @@ impl<C: CellStore> CellBackend<C> {
             && only.id == claim.id
         {
             let alone = Alone { is_contested: true, ..attempt.alone(version, fence, last) };
-            self.memory.owned_cells.remember(claim.id, alone, attempt.asked_here);
+            self.knowledge.owned_cells.remember(claim.id, alone, attempt.asked_here);
         }
         Ok(Some(Outcome::Granted(attempt.granted(fence))))
     }

@@ -24,7 +24,7 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
             Some(Ok(WriteOutcome::Written { version, fence })) => {
                 if let Some(version) = version {
                     let alone = attempt.alone(version, fence, fence);
-                    self.memory.owned_cells.remember(claim.id, alone, attempt.asked_here);
+                    self.knowledge.owned_cells.remember(claim.id, alone, attempt.asked_here);
                 }
                 DirectReply::Granted(attempt.granted(fence))
             }
@@ -39,21 +39,21 @@ impl<C: CellStore> AtOnce for CellBackend<C> {
 
     fn release_now(&self, claim: &Claim) -> Option<Release> {
         // The answer to a refused write shows the cell, and the slow path needs that.
-        let alone = self.memory.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
-        if !self.commits.is_idle() || self.memory.owned_cells.are_many() {
+        let alone = self.knowledge.owned_cells.recall(claim.id).filter(|alone| !alone.is_contested)?;
+        if !self.commits.is_idle() || self.knowledge.owned_cells.are_many() {
             return None;
         }
         let (version, write) = self.emptying(claim, &alone)?;
         let outcome = self.cells.write_now(&write)?;
         match outcome {
             Ok(WriteOutcome::Written { .. }) => {
-                self.memory.owned_cells.forget(claim.id);
+                self.knowledge.owned_cells.forget(claim.id);
                 self.empty_cells.remember(&claim.resource, version);
                 Some(Release::Freed)
             }
             Ok(WriteOutcome::Refused(_)) => {
                 // Others are in the cell by now, so the slow path reads it.
-                self.memory.owned_cells.forget(claim.id);
+                self.knowledge.owned_cells.forget(claim.id);
                 None
             }
             Err(failure) if failure.effect == Effect::None => None,

@@ -22,14 +22,14 @@ impl<C: CellStore> DirectRequests for CellBackend<C> {
         let asked_here = self.clock.now();
         let write = Attempt { claim, asked_at, asked_here }.taking(clock_source, version);
         let sent = self.cells.send_now(write)?;
-        let (claim, clock, memory) = (claim.clone(), self.clock.clone(), self.memory.clone());
+        let (claim, clock, knowledge) = (claim.clone(), self.clock.clone(), self.knowledge.clone());
         let order = self.cells.profile().order;
         Some(Box::pin(async move {
             let cell = match sent.await {
                 Ok(WriteOutcome::Written { version, fence }) => {
                     let attempt = Attempt { claim: &claim, asked_at, asked_here };
                     let alone = version.map(|version| attempt.alone(version, fence, fence));
-                    memory.record_taken(&claim, fence, alone, clock_source, clock.now());
+                    knowledge.record_taken(&claim, fence, alone, clock_source, clock.now());
                     return DirectReply::Granted(attempt.granted(fence));
                 }
                 Ok(WriteOutcome::Refused(Some(cell))) => cell,
@@ -39,7 +39,7 @@ impl<C: CellStore> DirectRequests for CellBackend<C> {
                 Err(_) => return DirectReply::Unknown,
             };
             let now = clock.now();
-            let decoded = DecodedCell::open(&claim.resource, &cell, clock_source, &memory.observed, now);
+            let decoded = DecodedCell::open(&claim.resource, &cell, clock_source, &knowledge.observed, now);
             let Ok(decoded) = decoded else { return DirectReply::Declined };
             if decoded.has(&claim) {
                 // It was put in, and others joined it before the store looked.

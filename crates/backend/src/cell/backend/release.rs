@@ -65,7 +65,7 @@ impl<C: CellStore> CellBackend<C> {
         let (mut places, mut writes, mut cells) = (Vec::new(), Vec::new(), HashSet::new());
         for (at, claim) in claims.iter().enumerate() {
             self.pollers.forget(claim.id);
-            let Some(alone) = self.memory.owned_cells.forget(claim.id) else { continue };
+            let Some(alone) = self.knowledge.owned_cells.forget(claim.id) else { continue };
             // Where the store keeps no time, only this observer can say that the claim still lives.
             if !keeps_time && alone.until <= now {
                 continue;

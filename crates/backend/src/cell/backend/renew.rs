@@ -36,7 +36,7 @@ impl<C: CellStore> CellBackend<C> {
                 Err(failure) => Renewal::Unknown(failure),
             });
             // Others are in the cell, or it is lost: the remembered state is outdated.
-            self.memory.owned_cells.forget(claim.id);
+            self.knowledge.owned_cells.forget(claim.id);
         }
         let unanswered = || Renewal::Unknown(Failure::unanswered("the store did not answer a renewal"));
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
@@ -55,7 +55,7 @@ impl<C: CellStore> CellBackend<C> {
             let mut cells = HashSet::new();
             let mut places = Vec::new();
             for (at, (_, claim)) in some.iter().enumerate() {
-                let Some(alone) = self.memory.owned_cells.recall(claim.id) else { continue };
+                let Some(alone) = self.knowledge.owned_cells.recall(claim.id) else { continue };
                 // A lease is never shortened, and no claim is alone in a cell twice.
                 if alone.until > now.after(claim.ttl) || !cells.insert(&claim.resource) {
                     continue;
@@ -78,7 +78,7 @@ impl<C: CellStore> CellBackend<C> {
                 let (answer, claim) = &mut some[at];
                 match written {
                     Ok(WriteOutcome::Written { .. }) => {
-                        self.memory.owned_cells.remember(claim.id, alone, now);
+                        self.knowledge.owned_cells.remember(claim.id, alone, now);
                         **answer = Some(Renewal::Renewed);
                     }
                     Ok(WriteOutcome::Refused(_)) => {}

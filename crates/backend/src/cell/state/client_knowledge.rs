@@ -1,4 +1,4 @@
-//! The memory of one client, which the answers to direct requests share with the backend.
+//! The knowledge of one client of its cells, which the answers to direct requests share with the backend.
 
 use leasehold_core::{Claim, Fence, Moment};
 
@@ -9,12 +9,12 @@ use crate::cell::state::owned_cells::{Alone, OwnedCells};
 
 /// The cells that this client owns, and the claims that it has seen.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ClientKnowledge {
     pub(crate) owned_cells: OwnedCells,
     pub(crate) observed: ObservedClaims,
 }
 
-impl Memory {
+impl ClientKnowledge {
     /// Records that a claim was put into a cell without claims, with this fence. `alone` is the state of the cell, if it
     /// is known, and `now` a moment after the answer had arrived.
     pub(crate) fn record_taken(

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use leasehold_core::Resource;
 
-/// The memory of one client.
+/// The cells that one client left empty, with their versions.
 #[derive(Debug, Default)]
 pub(crate) struct EmptyCells(Mutex<HashMap<Resource, u64>>);
 

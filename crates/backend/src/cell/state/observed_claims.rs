@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
 
-/// The memory of one client.
+/// The claims that one client has seen.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedClaims(Mutex<Generations>);
 

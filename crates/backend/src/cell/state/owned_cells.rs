@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{ClaimId, Fence, Moment};
 
-/// The memory of one client.
+/// The cells in which a claim of one client is alone.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedCells(Mutex<Known>);
 
