@@ -35,11 +35,12 @@ pub(crate) struct GroupCommit<C>(Arc<Shared<C>>);
 #[derive(Debug)]
 struct Shared<C> {
     cells: Arc<C>,
-    queue: Mutex<PendingCalls>,
+    queue: Mutex<CommitQueue>,
 }
 
+/// The changes that wait for a commit, and the commits under way.
 #[derive(Debug, Default)]
-struct PendingCalls {
+struct CommitQueue {
     /// The most commits at a time, as long as they are quick.
     max_commits: usize,
     waiting: VecDeque<Batch>,
@@ -67,7 +68,7 @@ struct Batch {
 impl<C: CellStore> GroupCommit<C> {
     pub(crate) fn new(cells: Arc<C>) -> Self {
         let max_commits = cells.commits_at_once().unwrap_or_default();
-        let queue = Mutex::new(PendingCalls { max_commits, ..PendingCalls::default() });
+        let queue = Mutex::new(CommitQueue { max_commits, ..CommitQueue::default() });
         GroupCommit(Arc::new(Shared { cells, queue }))
     }
 
@@ -131,7 +132,7 @@ enum Entered<C: CellStore> {
     Waits(oneshot::Receiver<Vec<WriteResult>>),
 }
 
-impl PendingCalls {
+impl CommitQueue {
     fn is_idle(&self) -> bool {
         self.commits == 0 && self.rounds_starting == 0 && self.waiting.is_empty()
     }
@@ -172,13 +173,13 @@ impl PendingCalls {
 }
 
 impl<C: CellStore> Shared<C> {
-    fn queue(&self) -> MutexGuard<'_, PendingCalls> {
+    fn queue(&self) -> MutexGuard<'_, CommitQueue> {
         // The counts are corrected by the tasks that count, on their way out of a panic, too.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a round of commits for the waiting tasks, if it is time.
-    fn start_round(self: &Arc<Self>, mut queue: MutexGuard<'_, PendingCalls>, runtime: &Handle) {
+    fn start_round(self: &Arc<Self>, mut queue: MutexGuard<'_, CommitQueue>, runtime: &Handle) {
         if queue.rounds_starting == 0 && queue.is_ready() {
             queue.rounds_starting += 1;
             // A runtime that has ended drops what it is given, here and now.
@@ -207,7 +208,7 @@ struct InFlight<C: CellStore> {
 }
 
 impl<C: CellStore> InFlight<C> {
-    fn begin(shared: &Arc<Shared<C>>, queue: &mut PendingCalls, cells: usize) -> InFlight<C> {
+    fn begin(shared: &Arc<Shared<C>>, queue: &mut CommitQueue, cells: usize) -> InFlight<C> {
         queue.all_commits += 1;
         queue.commits += 1;
         queue.cells_under_way += cells;
@@ -356,9 +357,9 @@ mod tests {
 
     type Tasks = Vec<oneshot::Receiver<Vec<WriteResult>>>;
 
-    /// Returns the calls of tasks that each want to change these cells.
-    fn waiting(max_commits: usize, wanted: &[&[&str]]) -> (PendingCalls, Tasks) {
-        let mut calls = PendingCalls { max_commits, ..PendingCalls::default() };
+    /// Returns the queue of tasks that each want to change these cells.
+    fn waiting(max_commits: usize, wanted: &[&[&str]]) -> (CommitQueue, Tasks) {
+        let mut queue = CommitQueue { max_commits, ..CommitQueue::default() };
         let tasks = wanted.iter().map(|cells| {
             let write = |name: &&str| Write {
                 at: Resource::new(name).unwrap(),
@@ -367,43 +368,43 @@ mod tests {
                 answer: WriteAnswer::Brief,
             };
             let (reply_to, answer) = oneshot::channel();
-            calls.push(Batch { writes: cells.iter().map(write).collect(), reply_to: Some(reply_to) });
+            queue.push(Batch { writes: cells.iter().map(write).collect(), reply_to: Some(reply_to) });
             answer
         });
         let tasks = tasks.collect();
-        (calls, tasks)
+        (queue, tasks)
     }
 
     /// Takes a commit, and returns the names of its cells with the number of those that still wait.
-    fn taken(calls: &mut PendingCalls) -> (String, usize) {
-        let names = calls.take().into_iter().flat_map(|batch| batch.writes);
-        (names.map(|write| write.at.as_str().to_owned()).collect(), calls.cells_waiting)
+    fn taken(queue: &mut CommitQueue) -> (String, usize) {
+        let names = queue.take().into_iter().flat_map(|batch| batch.writes);
+        (names.map(|write| write.at.as_str().to_owned()).collect(), queue.cells_waiting)
     }
 
     #[test]
     fn commit_takes_no_more_than_its_share() {
-        let (mut calls, _tasks) = waiting(2, &[&["a"], &["b", "c"], &["d", "e"], &["f"]]);
-        assert_eq!(taken(&mut calls), ("abc".to_owned(), 3));
-        assert_eq!(taken(&mut calls), ("de".to_owned(), 1));
-        assert_eq!(taken(&mut calls), ("f".to_owned(), 0));
+        let (mut queue, _tasks) = waiting(2, &[&["a"], &["b", "c"], &["d", "e"], &["f"]]);
+        assert_eq!(taken(&mut queue), ("abc".to_owned(), 3));
+        assert_eq!(taken(&mut queue), ("de".to_owned(), 1));
+        assert_eq!(taken(&mut queue), ("f".to_owned(), 0));
         let names: Vec<String> = (0..=MAX_CELLS).map(|n| n.to_string()).collect();
         let names: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
-        let (mut calls, _tasks) = waiting(1, &names.iter().map(|name| name.as_slice()).collect::<Vec<_>>());
-        assert_eq!((calls.take().len(), calls.cells_waiting), (MAX_CELLS, 1));
+        let (mut queue, _tasks) = waiting(1, &names.iter().map(|name| name.as_slice()).collect::<Vec<_>>());
+        assert_eq!((queue.take().len(), queue.cells_waiting), (MAX_CELLS, 1));
     }
 
     #[test]
     fn cell_is_in_a_commit_once() {
-        let (mut calls, _tasks) = waiting(1, &[&["a"], &["b"], &["c", "a"], &["d"]]);
-        assert_eq!(taken(&mut calls), ("ab".to_owned(), 3));
-        assert_eq!(taken(&mut calls), ("cad".to_owned(), 0));
+        let (mut queue, _tasks) = waiting(1, &[&["a"], &["b"], &["c", "a"], &["d"]]);
+        assert_eq!(taken(&mut queue), ("ab".to_owned(), 3));
+        assert_eq!(taken(&mut queue), ("cad".to_owned(), 0));
     }
 
     #[test]
     fn change_of_a_task_that_has_left_is_not_taken() {
-        let (mut calls, mut tasks) = waiting(1, &[&["a"], &["b"], &["c"]]);
+        let (mut queue, mut tasks) = waiting(1, &[&["a"], &["b"], &["c"]]);
         drop(tasks.remove(1));
-        assert_eq!(taken(&mut calls), ("ac".to_owned(), 0));
+        assert_eq!(taken(&mut queue), ("ac".to_owned(), 0));
     }
 
     #[test]
@@ -418,9 +419,9 @@ mod tests {
             (2, 2, 3, false),
         ] {
             let wanted: [&[&str]; 3] = [&["a"], &["b"], &["c"]];
-            let (calls, _tasks) = waiting(2, &wanted[..cells]);
-            let calls = PendingCalls { commits, all_commits, cells_under_way: 3, ..calls };
-            assert_eq!(calls.is_ready(), is_ready, "{calls:?}");
+            let (queue, _tasks) = waiting(2, &wanted[..cells]);
+            let queue = CommitQueue { commits, all_commits, cells_under_way: 3, ..queue };
+            assert_eq!(queue.is_ready(), is_ready, "{queue:?}");
         }
     }
 }
