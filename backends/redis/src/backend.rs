@@ -216,7 +216,7 @@ impl Backend for RedisBackend {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.step(claim, patience).await
+        self.contend_step(claim, patience).await
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
@@ -236,7 +236,7 @@ impl Backend for RedisBackend {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.observe(resource, seen, patience).await
+        self.inspect_until(resource, seen, patience).await
     }
 
     async fn list(
@@ -245,7 +245,7 @@ impl Backend for RedisBackend {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.summarize(prefix, after, limit).await
+        self.list_resources(prefix, after, limit).await
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {

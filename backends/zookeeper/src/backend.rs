@@ -111,7 +111,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.ensemble.step(claim, patience).await
+        self.ensemble.contend(claim, patience).await
     }
 
     /// Returns the session of the claim: each has a connection of its own.
@@ -123,11 +123,11 @@ impl Backend for ZooKeeperBackend {
         // A third of the validity of a renewal: a question that is repeated after that is still in
         // time.
         let limit = self.ensemble.config.timeout.min(self.ensemble.validity.valid / 3);
-        self.ensemble.confirm(batch, limit).await
+        self.ensemble.renew(batch, limit).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.ensemble.end_all(batch).await
+        self.ensemble.release(batch).await
     }
 
     async fn inspect(
@@ -136,7 +136,7 @@ impl Backend for ZooKeeperBackend {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.ensemble.observe(resource, seen, patience).await
+        self.ensemble.inspect(resource, seen, patience).await
     }
 
     async fn list(
@@ -145,7 +145,7 @@ impl Backend for ZooKeeperBackend {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.ensemble.summarize(prefix, after, limit).await
+        self.ensemble.list(prefix, after, limit).await
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {

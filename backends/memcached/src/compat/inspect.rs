@@ -13,7 +13,7 @@ use crate::protocol::reply::Reply;
 
 impl PlainBackend {
     /// Returns the lock as it is, held by any client.
-    pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    pub(crate) async fn inspect_once(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let unlocked = Snapshot::new(resource.clone(), SnapshotVersion::new("-"));
         let (link, value, number, left) = match self.servers.look(&[resource]).await.pop() {
             Some(Ok((link, Reply::Item { value, number, left, .. }))) => (link, value, number, left),

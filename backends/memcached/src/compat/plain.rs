@@ -99,7 +99,7 @@ impl PlainBackend {
     }
 
     /// Reads all of them, then extends those that are still their claims' own.
-    async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+    async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut renewals = vec![Renewal::Lost; batch.len()];
         let mut open: Vec<usize> = Vec::with_capacity(batch.len());
         for (at, Renew { claim, .. }) in batch.iter().enumerate() {
@@ -152,7 +152,7 @@ impl PlainBackend {
         self.apply(claims, &owned, changes.collect()).await
     }
 
-    async fn release_some(&self, batch: &[&Claim]) -> Vec<Release> {
+    async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut releases: Vec<Option<Release>> = self.remove_known(batch).await;
         for _ in 0..MAX_TRIES {
             let open: Vec<usize> = (0..batch.len()).filter(|at| releases[*at].is_none()).collect();
@@ -324,7 +324,7 @@ impl Backend for PlainBackend {
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(batch.len());
         for some in batch.chunks(BATCH_MAX) {
-            renewals.extend(self.renew_some(some).await);
+            renewals.extend(self.renew_batch(some).await);
         }
         renewals
     }
@@ -332,7 +332,7 @@ impl Backend for PlainBackend {
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut releases = Vec::with_capacity(batch.len());
         for some in batch.chunks(BATCH_MAX) {
-            releases.extend(self.release_some(some).await);
+            releases.extend(self.release_batch(some).await);
         }
         releases
     }
@@ -343,7 +343,7 @@ impl Backend for PlainBackend {
         _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.look(resource).await
+        self.inspect_once(resource).await
     }
 
     async fn list(

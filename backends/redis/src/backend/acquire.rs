@@ -27,7 +27,7 @@ use crate::wait::polling::{self, LAST_POLL, TICK, pause};
 
 impl RedisBackend {
     /// Takes one step towards holding the claim.
-    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    pub(crate) async fn contend_step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check_ttl(claim.ttl)?;
         let attempt = Attempt { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
         if patience.is_ended() {

@@ -21,7 +21,7 @@ use crate::protocol::scripts;
 
 impl RedisBackend {
     /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
-    pub(crate) async fn observe(
+    pub(crate) async fn inspect_until(
         &self,
         resource: &Resource,
         seen: Option<&SnapshotVersion>,
@@ -36,12 +36,12 @@ impl RedisBackend {
             Wait::Poll => within(LOOK_AGAIN, pending::<()>()).await,
         };
         let watch = if seen.is_some() && self.config.wait == Wait::Pubsub { "!" } else { "" };
-        let look = || async { Ok((self.snapshot(resource, &keys, watch).await?, change())) };
+        let look = || async { Ok((self.inspect_once(resource, &keys, watch).await?, change())) };
         until_changed(patience, |snapshot| seen.is_none_or(|seen| *seen != snapshot.version), look).await
     }
 
     /// Looks once. With `watch`, the release of a single value is published.
-    async fn snapshot(&self, resource: &Resource, keys: &Keys, watch: &str) -> Result<Snapshot, Failure> {
+    async fn inspect_once(&self, resource: &Resource, keys: &Keys, watch: &str) -> Result<Snapshot, Failure> {
         let request = Request {
             script: &scripts::INSPECT,
             keys: keys.all().into(),
@@ -52,7 +52,7 @@ impl RedisBackend {
     }
 
     /// Lists resources with holders or waiters, in the order of their names.
-    pub(crate) async fn summarize(
+    pub(crate) async fn list_resources(
         &self,
         prefix: &str,
         after: Option<&Resource>,

@@ -113,7 +113,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
         Ok(Step::Busy(Hint { ask_again_in: None, ahead: last }))
     }
 
-    async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    async fn inspect_once(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let answer =
             self.native.servers.run(&self.dialect.inspect(resource), self.native.config.timeout).await;
         answer
@@ -214,7 +214,7 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
         _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.snapshot(resource).await
+        self.inspect_once(resource).await
     }
 
     async fn list(
@@ -231,7 +231,7 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
             if summaries.len() >= limit {
                 break;
             }
-            for seen in join_all(chunk.iter().map(|name| self.snapshot(name))).await {
+            for seen in join_all(chunk.iter().map(|name| self.inspect_once(name))).await {
                 match seen {
                     Ok(seen) if !seen.holders.is_empty() => summaries.push(ResourceSummary::new(
                         seen.resource,

@@ -56,7 +56,7 @@ pub(crate) type ListedQueue = (NodeQueue, Stat);
 
 impl Ensemble {
     /// Takes one step towards holding the claim, for as long as patience lasts.
-    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.names.check(claim.share)?;
         self.names.check_name(&claim.resource)?;
         let mut passing = None;

@@ -34,7 +34,7 @@ struct ReadNode {
 
 impl Ensemble {
     /// Returns the holders and the queue of a resource; with `seen`, waits for another version.
-    pub(crate) async fn observe(
+    pub(crate) async fn inspect(
         &self,
         resource: &Resource,
         seen: Option<&SnapshotVersion>,

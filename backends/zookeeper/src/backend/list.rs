@@ -11,7 +11,7 @@ use crate::protocol::dialect::{Dialect, looks_like_a_claim};
 
 impl Ensemble {
     /// Lists resources with claims, in the order of their names.
-    pub(crate) async fn summarize(
+    pub(crate) async fn list(
         &self,
         prefix: &str,
         after: Option<&Resource>,

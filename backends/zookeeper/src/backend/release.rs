@@ -24,11 +24,11 @@ use crate::state::leftovers::EndFailure;
 
 impl Ensemble {
     /// Ends the claims of a batch, in order.
-    pub(crate) async fn end_all(&self, batch: &[&Claim]) -> Vec<Release> {
+    pub(crate) async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         if let [claim] = batch {
-            return vec![self.end(claim).await];
+            return vec![self.release_one(claim).await];
         }
-        let ends: Vec<_> = batch.iter().map(|claim| self.end(claim)).collect();
+        let ends: Vec<_> = batch.iter().map(|claim| self.release_one(claim)).collect();
         stream::iter(ends).buffered(AT_ONCE).collect().await
     }
 
@@ -54,7 +54,7 @@ impl Ensemble {
         }
     }
 
-    async fn end(&self, claim: &Claim) -> Release {
+    async fn release_one(&self, claim: &Claim) -> Release {
         match self.try_end(claim).await {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,

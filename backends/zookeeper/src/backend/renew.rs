@@ -18,7 +18,7 @@ use crate::state::claim_table::OwnNode;
 
 impl Ensemble {
     /// Confirms the claims of a batch, in order. `limit` is when an answer would come too late.
-    pub(crate) async fn confirm(&self, batch: &[Renew<'_>], limit: Duration) -> Vec<Renewal> {
+    pub(crate) async fn renew(&self, batch: &[Renew<'_>], limit: Duration) -> Vec<Renewal> {
         // A claim that this client does not hold is lost.
         let mut answers: Vec<Renewal> = batch.iter().map(|_| Renewal::Lost).collect();
         let mut looks: BTreeMap<i64, Vec<(usize, OwnNode)>> = BTreeMap::new();
@@ -30,7 +30,7 @@ impl Ensemble {
         let asked = looks.into_iter().map(|(session, nodes)| async move {
             let path = |(number, own): &(usize, OwnNode)| self.path(batch[*number].claim, own);
             let paths: Vec<String> = nodes.iter().map(path).collect();
-            (nodes, self.confirm_in(session, &paths, limit).await)
+            (nodes, self.renew_in(session, &paths, limit).await)
         });
         for (nodes, renewals) in join_all(asked).await {
             for ((number, own), renewal) in nodes.into_iter().zip(renewals) {
@@ -50,7 +50,7 @@ impl Ensemble {
     }
 
     /// Confirms nodes of one session.
-    async fn confirm_in(&self, session: i64, paths: &[String], limit: Duration) -> Vec<Renewal> {
+    async fn renew_in(&self, session: i64, paths: &[String], limit: Duration) -> Vec<Renewal> {
         let Some(session) = self.session_pool.session(session) else {
             return vec![Renewal::Lost; paths.len()];
         };

@@ -107,15 +107,15 @@ impl<C: CellStore> Backend for CellBackend<C> {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.step(claim, patience).await
+        self.contend_step(claim, patience).await
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.extend(batch).await
+        self.renew_batch(batch).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.end(batch).await
+        self.release_batch(batch).await
     }
 
     async fn inspect(
@@ -124,7 +124,7 @@ impl<C: CellStore> Backend for CellBackend<C> {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.observe(resource, seen, patience).await
+        self.inspect_until(resource, seen, patience).await
     }
 
     async fn list(
@@ -133,7 +133,7 @@ impl<C: CellStore> Backend for CellBackend<C> {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.summarize(prefix, after, limit).await
+        self.list_resources(prefix, after, limit).await
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {

@@ -20,7 +20,7 @@ use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, Session, SessionR
 
 impl<C: Sessions> SessionBackend<C> {
     /// Takes one step towards holding the claim.
-    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    pub(crate) async fn contend_step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check(self.pool.sessions.profile(), claim)?;
         let granted = match self.again(claim).await? {
             Some(grant) => Some(grant),

@@ -53,19 +53,19 @@ impl<C: Sessions> Backend for SessionBackend<C> {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.step(claim, patience).await
+        self.contend_step(claim, patience).await
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        self.confirm(batch).await
+        self.renew_batch(batch).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        self.end(batch).await
+        self.release_batch(batch).await
     }
 
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        self.evict(claim).await
+        self.break_one(claim).await
     }
 
     async fn inspect(
@@ -74,7 +74,7 @@ impl<C: Sessions> Backend for SessionBackend<C> {
         _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.snapshot(resource).await
+        self.inspect_once(resource).await
     }
 
     async fn list(

@@ -10,7 +10,8 @@ use crate::session::sessions::Sessions;
 use crate::session::showing::shown_holders;
 
 impl<C: Sessions> SessionBackend<C> {
-    pub(crate) async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    /// Returns the holders that are shown now.
+    pub(crate) async fn inspect_once(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let holders = shown_holders(&self.pool.sessions, resource).await?;
         let mut state = DefaultHasher::new();
         for holder in &holders {

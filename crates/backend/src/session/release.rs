@@ -16,16 +16,16 @@ use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::{shown_holders, until_shown};
 
 impl<C: Sessions> SessionBackend<C> {
-    /// Ends each claim.
-    pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
+    /// Releases each claim.
+    pub(crate) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut answers = Vec::with_capacity(batch.len());
         for some in batch.chunks(CONCURRENT_MAX) {
-            answers.extend(join_all(some.iter().map(|claim| self.end_one(claim, EndedBy::Holder))).await);
+            answers.extend(join_all(some.iter().map(|claim| self.release_one(claim, EndedBy::Holder))).await);
         }
         answers.into_iter().map(for_good).collect()
     }
 
-    async fn end_one(&self, claim: &Claim, by: EndedBy) -> Release {
+    async fn release_one(&self, claim: &Claim, by: EndedBy) -> Release {
         self.pollers.forget(claim.id);
         if self.pool.claims.end_wait(claim.id) {
             return Release::Freed;
@@ -70,8 +70,8 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Ends a claim of any client. A claim of this client is released after its holder was notified, and its session
     /// stays.
-    pub(crate) async fn evict(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        match self.end_one(claim, EndedBy::Other).await {
+    pub(crate) async fn break_one(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        match self.release_one(claim, EndedBy::Other).await {
             Release::Freed => return Ok(BreakOutcome::Ended { also_released: Vec::new() }),
             Release::Unknown(failure) => return Err(failure),
             Release::Gone => {}
@@ -90,8 +90,8 @@ impl<C: Sessions> SessionBackend<C> {
         Ok(evicted.map_or(BreakOutcome::Gone, |also_released| BreakOutcome::Ended { also_released }))
     }
 
-    /// Asks each session once for a sign of life.
-    pub(crate) async fn confirm(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+    /// Asks each session of these claims once for a sign of life.
+    pub(crate) async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut sessions: HashMap<u64, Arc<OpenSession<C::Session>>> = HashMap::new();
         let mut claims = Vec::with_capacity(batch.len());
         for Renew { claim, .. } in batch {

@@ -22,7 +22,7 @@ use crate::changes::patience_ended;
 
 impl<C: CellStore> CellBackend<C> {
     /// Takes one step towards holding the claim.
-    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    pub(crate) async fn contend_step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         timing::check(self.cells.profile(), claim)?;
         if patience.is_ended() {
             self.pollers.forget(claim.id);
@@ -236,7 +236,7 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Leaves the queue. Nothing of the claim remains.
     async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
-        match self.end(&[claim]).await.pop() {
+        match self.release_batch(&[claim]).await.pop() {
             // No matter what this request did, the place may still exist.
             Some(Release::Unknown(failure)) => Err(failure.with_effect(Effect::Unknown)),
             _ => Ok(Step::Busy(Hint { ask_again_in: None, ahead })),

@@ -18,16 +18,16 @@ use crate::changes::{until_changed, within};
 
 impl<C: CellStore> CellBackend<C> {
     /// Reads one resource; with `seen`, again and again until it has another version or patience ends.
-    pub(crate) async fn observe(
+    pub(crate) async fn inspect_until(
         &self,
         resource: &Resource,
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let Some(seen) = seen else { return Ok(self.snapshot(resource).await?.0) };
+        let Some(seen) = seen else { return Ok(self.inspect_once(resource).await?.0) };
         let subscription = self.notifier().subscribe(resource, None);
         let look = || async {
-            let (snapshot, first_end) = self.snapshot(resource).await?;
+            let (snapshot, first_end) = self.inspect_once(resource).await?;
             // Calls are notified; grants and arrivals are not, so that they cost nothing.
             let pause = LOOK_AGAIN.min(first_end.saturating_add(TICK));
             Ok((snapshot, within(pause, subscription.receive())))
@@ -35,7 +35,7 @@ impl<C: CellStore> CellBackend<C> {
         until_changed(patience, |snapshot| snapshot.version != *seen, look).await
     }
 
-    async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
+    async fn inspect_once(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
         let Some(cell) = read_one(&*self.cells, resource).await? else {
             let version = version(Fence::default(), &[]);
             let (holders, waiting) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ impl<C: CellStore> CellBackend<C> {
     }
 
     /// Returns the resources with holders or waiters, in the order of their names.
-    pub(crate) async fn summarize(
+    pub(crate) async fn list_resources(
         &self,
         prefix: &str,
         after: Option<&Resource>,

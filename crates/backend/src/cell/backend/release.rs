@@ -13,7 +13,7 @@ use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::BATCH_MAX;
 
 impl<C: CellStore> CellBackend<C> {
-    pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
+    pub(crate) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut answers: Vec<Option<Release>> = batch.iter().map(|_| None).collect();
         let mut found = HashMap::new();
         for (answers, claims) in answers.chunks_mut(BATCH_MAX).zip(batch.chunks(BATCH_MAX)) {

@@ -15,7 +15,7 @@ use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::{self, BATCH_MAX};
 
 impl<C: CellStore> CellBackend<C> {
-    pub(crate) async fn extend(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+    pub(crate) async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut answers: Vec<Option<Renewal>> = batch.iter().map(|_| None).collect();
         let mut checked = Vec::with_capacity(batch.len());
         for (answer, Renew { claim, .. }) in answers.iter_mut().zip(batch) {
@@ -24,7 +24,7 @@ impl<C: CellStore> CellBackend<C> {
                 Err(failure) => *answer = Some(Renewal::Unknown(failure)),
             }
         }
-        self.extend_alone(&mut checked).await;
+        self.renew_alone(&mut checked).await;
         let mut rest: Vec<_> = checked.into_iter().filter(|(answer, _)| answer.is_none()).collect();
         let claims: Vec<&Claim> = rest.iter().map(|(_, claim)| *claim).collect();
         let renew: Change = |ledger, claim, now| ledger.renew(claim.id, claim.ttl, now);
@@ -43,7 +43,7 @@ impl<C: CellStore> CellBackend<C> {
     }
 
     /// Renews those that are known to be alone. Those that are not alone any more get no answer here.
-    async fn extend_alone(&self, checked: &mut [(&mut Option<Renewal>, &Claim)]) {
+    async fn renew_alone(&self, checked: &mut [(&mut Option<Renewal>, &Claim)]) {
         if self.cells.clock_source() == ClockSource::Observer {
             // The number of a claim's renewals is in its cell.
             return;

@@ -45,7 +45,7 @@ impl<T: ShedTable> ShedBackend<T> {
         }
     }
 
-    async fn release_some(&self, claims: &[&Claim]) -> Vec<Release> {
+    async fn release_batch(&self, claims: &[&Claim]) -> Vec<Release> {
         claims.iter().for_each(|claim| self.pollers.forget(claim.id));
         let mut ends: Vec<(usize, End)> = claims
             .iter()
@@ -101,7 +101,7 @@ impl<T: ShedTable> ShedBackend<T> {
         there
     }
 
-    async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    async fn inspect_once(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let row = self.table.held_rows(&[row_name(resource, self.table.widths())]).await.pop();
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
         let mut snapshot = Snapshot::new(resource.clone(), SnapshotVersion::new("-"));
@@ -175,7 +175,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut releases = Vec::with_capacity(batch.len());
         for some in batch.chunks(BATCH_MAX) {
-            releases.extend(self.release_some(some).await);
+            releases.extend(self.release_batch(some).await);
         }
         releases
     }
@@ -186,7 +186,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
         _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.snapshot(resource).await
+        self.inspect_once(resource).await
     }
 
     async fn list(
