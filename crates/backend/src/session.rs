@@ -36,7 +36,7 @@ mod claims;
 mod combiner;
 mod diagnose;
 mod inspect;
-mod open;
+mod open_session;
 mod release;
 mod session_pool;
 mod sessions;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::backend::SessionBackend;
 use crate::session::claims::{Entered, Reserved};
-use crate::session::open::OpenSession;
+use crate::session::open_session::OpenSession;
 use crate::session::session_pool::{SessionPool, is_doubtful};
 use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, Session, SessionRequest, Sessions, Sharing};
 

@@ -13,7 +13,7 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::session::open::OpenSession;
+use crate::session::open_session::OpenSession;
 use crate::session::sessions::{Holder, SHOWN_AFTER, Session, Sharing, collision};
 
 /// The claims of one client.

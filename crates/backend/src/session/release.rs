@@ -11,7 +11,7 @@ use leasehold_core::{BreakOutcome, Claim, Effect, Failure, FailureKind, LossCaus
 
 use crate::session::backend::SessionBackend;
 use crate::session::claims::Removed;
-use crate::session::open::OpenSession;
+use crate::session::open_session::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::{shown_holders, until_shown};
 

@@ -13,7 +13,7 @@ use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::session::claims::{ClaimTable, Entered};
-use crate::session::open::OpenSession;
+use crate::session::open_session::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::Showing;
 use crate::sql::{ConnectionLimits, IdleConnections};
