@@ -43,11 +43,11 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Returns the grant of a claim that is held already, once its session has given a sign of life.
     async fn again(&self, claim: &Claim) -> Result<Option<Grant>, Failure> {
-        let Some(open) = self.pool.claims.find(claim) else { return Ok(None) };
-        match open.ping().await {
+        let Some(session) = self.pool.claims.find(claim) else { return Ok(None) };
+        match session.ping().await {
             Ok(asked_at) => Ok(self.pool.claims.grant(claim, asked_at)),
             Err(failure) => {
-                self.pool.end(&open);
+                self.pool.end(&session);
                 Err(failure)
             }
         }
@@ -59,36 +59,36 @@ impl<C: Sessions> SessionBackend<C> {
             true => self.per_resource.lock_to_try(&claim.resource).await?,
             false => self.per_resource.lock(&claim.resource).await,
         };
-        let open = self.pool.shared().await?;
+        let session = self.pool.shared().await?;
         let key = self.pool.sessions.key(&claim.resource);
-        let sharing = match self.pool.claims.reserve(&key, &claim.resource, claim.share, open.number)? {
+        let sharing = match self.pool.claims.reserve(&key, &claim.resource, claim.share, session.number)? {
             Reserved::Free(sharing) => sharing,
             Reserved::Busy => return Ok(None),
         };
-        let pending = PendingRequest { pool: &self.pool, open: &open, is_settled: false };
+        let pending = PendingRequest { pool: &self.pool, session: &session, is_settled: false };
         let asked_at = patience.now();
-        let answer = open.session.lock(&SessionRequest { claim, wait: Duration::ZERO, sharing }).await;
+        let answer = session.inner.lock(&SessionRequest { claim, wait: Duration::ZERO, sharing }).await;
         pending.settle();
         match answer {
             Ok(Answer::Taken { fence, is_shown }) => {
-                match self.pool.enter(claim, &open, (fence, is_shown), asked_at) {
+                match self.pool.enter(claim, &session, (fence, is_shown), asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     // It never waited, so no task can have released it.
                     Entered::Released | Entered::Ended => {
                         // The session may have ended before the name was reserved, and then nothing else frees it.
-                        self.pool.claims.give_up(&key, open.number);
+                        self.pool.claims.give_up(&key, session.number);
                         Err(session_ended())
                     }
                 }
             }
             Ok(Answer::Busy) => {
-                self.pool.claims.give_up(&key, open.number);
+                self.pool.claims.give_up(&key, session.number);
                 Ok(None)
             }
             Err(failure) => {
-                self.pool.claims.give_up(&key, open.number);
-                if is_doubtful(&open, &failure) {
-                    self.pool.end(&open);
+                self.pool.claims.give_up(&key, session.number);
+                if is_doubtful(&session, &failure) {
+                    self.pool.end(&session);
                 }
                 Err(failure)
             }
@@ -98,21 +98,21 @@ impl<C: Sessions> SessionBackend<C> {
     /// Asks in a session of its own, and waits there where the server lets it.
     async fn take_alone(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
         let wait = self.pool.claims.begin_to_wait(claim.id);
-        let open = self.pool.dedicated().await?;
-        let pending = PendingRequest { pool: &self.pool, open: &open, is_settled: false };
-        let taken = self.request_on(&open, claim, patience, &wait.released).await;
+        let session = self.pool.dedicated().await?;
+        let pending = PendingRequest { pool: &self.pool, session: &session, is_settled: false };
+        let taken = self.request_on(&session, claim, patience, &wait.released).await;
         pending.settle();
         match taken {
             Ok(Some(grant)) => Ok(Some(grant)),
             Ok(None) => {
-                self.pool.connections.give_back(open);
+                self.pool.connections.give_back(session);
                 Ok(None)
             }
             Err(failure) => {
-                if is_doubtful(&open, &failure) {
-                    self.pool.end(&open);
+                if is_doubtful(&session, &failure) {
+                    self.pool.end(&session);
                 } else {
-                    self.pool.connections.give_back(open);
+                    self.pool.connections.give_back(session);
                 }
                 Err(failure)
             }
@@ -122,7 +122,7 @@ impl<C: Sessions> SessionBackend<C> {
     /// Asks in this session until it is granted, or patience has ended, or the claim is released.
     async fn request_on(
         &self,
-        open: &Arc<OpenSession<C::Session>>,
+        session: &Arc<OpenSession<C::Session>>,
         claim: &Claim,
         patience: &Patience,
         released: &CancellationToken,
@@ -133,17 +133,17 @@ impl<C: Sessions> SessionBackend<C> {
                 if waits { patience.left().clamp(SHORTEST_WAIT, LONGEST_WAIT) } else { Duration::ZERO };
             let asked_at = patience.now();
             let limit = self.pool.sessions.answer_limit();
-            let answer = wait_on(&**open, claim, wait, limit, patience, released).await?;
+            let answer = wait_on(&**session, claim, wait, limit, patience, released).await?;
             // A wait that was cancelled may have ended without one.
-            if open.is_live() {
+            if session.is_live() {
                 self.pool.connections.record_answer();
             }
             if let Answer::Taken { fence, is_shown } = answer {
-                let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };
-                return match self.pool.enter(claim, open, (fence, is_shown), asked_at) {
+                let asked_at = if waits { self.confirm_late(session).await? } else { asked_at };
+                return match self.pool.enter(claim, session, (fence, is_shown), asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     Entered::Ended => Err(session_ended()),
-                    Entered::Released => self.undo(open, claim).await.map(|()| None),
+                    Entered::Released => self.undo(session, claim).await.map(|()| None),
                 };
             }
             if !waits || patience.is_ended() || released.is_cancelled() {
@@ -163,16 +163,16 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Returns the moment from which a lock counts that was given after a wait: before a request that was
     /// answered afterwards.
-    async fn confirm_late(&self, open: &Arc<OpenSession<C::Session>>) -> Result<Moment, Failure> {
-        let confirmed = open.ping().await;
+    async fn confirm_late(&self, session: &Arc<OpenSession<C::Session>>) -> Result<Moment, Failure> {
+        let confirmed = session.ping().await;
         // Without an answer it is not known whether the session, which has a lock now, still lives.
-        confirmed.inspect_err(|_| self.pool.end(open))
+        confirmed.inspect_err(|_| self.pool.end(session))
     }
 
     /// Releases a lock whose claim was released while it waited.
-    async fn undo(&self, open: &Arc<OpenSession<C::Session>>, claim: &Claim) -> Result<(), Failure> {
-        if !matches!(open.session.unlock(claim, Sharing::None, true).await, Ok(true)) {
-            self.pool.end(open);
+    async fn undo(&self, session: &Arc<OpenSession<C::Session>>, claim: &Claim) -> Result<(), Failure> {
+        if !matches!(session.inner.unlock(claim, Sharing::None, true).await, Ok(true)) {
+            self.pool.end(session);
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl<C: Sessions> SessionBackend<C> {
 /// Sends the request once. A request that is no longer needed is cancelled in the server, which has `limit`
 /// for it; a lock that it already got is returned all the same.
 async fn wait_on<S: Session>(
-    open: &OpenSession<S>,
+    session: &OpenSession<S>,
     claim: &Claim,
     wait: Duration,
     limit: Duration,
@@ -195,17 +195,17 @@ async fn wait_on<S: Session>(
 ) -> Result<Answer, Failure> {
     let request = SessionRequest { claim, wait, sharing: Sharing::None };
     if wait.is_zero() {
-        return open.session.lock(&request).await;
+        return session.inner.lock(&request).await;
     }
-    open.set_waiting(true);
-    let mut locking = pin!(open.session.lock(&request));
+    session.set_waiting(true);
+    let mut locking = pin!(session.inner.lock(&request));
     let answer = tokio::select! {
         // The request is sent first: one that has not begun cannot be cancelled.
         biased;
         answer = &mut locking => answer,
         () = until_over(patience, released) => {
             let cancelled = async {
-                let ((), answer) = tokio::join!(open.session.cancel(), &mut locking);
+                let ((), answer) = tokio::join!(session.inner.cancel(), &mut locking);
                 answer
             };
             tokio::time::timeout(limit, cancelled).await.unwrap_or_else(|_| {
@@ -213,7 +213,7 @@ async fn wait_on<S: Session>(
             })
         }
     };
-    open.set_waiting(false);
+    session.set_waiting(false);
     answer
 }
 
@@ -227,7 +227,7 @@ async fn until_over(patience: &Patience, released: &CancellationToken) {
 /// A request under way. Dropped before it is settled, it ends the session.
 struct PendingRequest<'a, C: Sessions> {
     pool: &'a SessionPool<C>,
-    open: &'a Arc<OpenSession<C::Session>>,
+    session: &'a Arc<OpenSession<C::Session>>,
     is_settled: bool,
 }
 
@@ -240,7 +240,7 @@ impl<C: Sessions> PendingRequest<'_, C> {
 impl<C: Sessions> Drop for PendingRequest<'_, C> {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.pool.end(self.open);
+            self.pool.end(self.session);
         }
     }
 }

@@ -35,7 +35,7 @@ struct Entries<S> {
 
 #[derive(Debug)]
 struct HeldLock<S> {
-    open: Arc<OpenSession<S>>,
+    session: Arc<OpenSession<S>>,
     claim: Claim,
     fence: Option<Fence>,
     since: Moment,
@@ -57,7 +57,7 @@ enum Shown {
 /// One lock of a session that holds many.
 #[derive(Debug)]
 struct Taken {
-    session: u64,
+    session_number: u64,
     resource: Resource,
     is_shared: bool,
     claims: usize,
@@ -78,7 +78,7 @@ pub(crate) enum Removed<'a, S: Session> {
     /// The claim was held.
     Held {
         /// The session that has the lock.
-        open: Arc<OpenSession<S>>,
+        session: Arc<OpenSession<S>>,
         /// The others that have it there.
         sharing: Sharing,
         is_shown: bool,
@@ -122,7 +122,7 @@ impl<S: Session> ClaimTable<S> {
     pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<OpenSession<S>>> {
         let entries = self.entries();
         let held = entries.held.get(&claim.id).filter(|held| held.claim.resource == claim.resource);
-        held.map(|held| held.open.clone())
+        held.map(|held| held.session.clone())
     }
 
     /// Returns the grant of a claim that is held, as of `asked_at`.
@@ -139,18 +139,18 @@ impl<S: Session> ClaimTable<S> {
         key: &str,
         resource: &Resource,
         share: Share,
-        session: u64,
+        session_number: u64,
     ) -> Result<Reserved, Failure> {
         let mut entries = self.entries();
         let is_shared = !share.is_exclusive();
         match entries.keys.get_mut(key) {
             None => {
-                let taken = Taken { session, resource: resource.clone(), is_shared, claims: 1 };
+                let taken = Taken { session_number, resource: resource.clone(), is_shared, claims: 1 };
                 entries.keys.insert(key.to_owned(), taken);
                 Ok(Reserved::Free(Sharing::None))
             }
             Some(taken) if taken.resource != *resource => Err(collision(resource, taken.resource.as_str())),
-            Some(taken) if taken.is_shared && is_shared && taken.session == session => {
+            Some(taken) if taken.is_shared && is_shared && taken.session_number == session_number => {
                 taken.claims += 1;
                 Ok(Reserved::Free(Sharing::Readers))
             }
@@ -159,9 +159,9 @@ impl<S: Session> ClaimTable<S> {
     }
 
     /// Forgets a lock that the server did not give, or has back.
-    pub(crate) fn give_up(&self, key: &str, session: u64) {
+    pub(crate) fn give_up(&self, key: &str, session_number: u64) {
         let mut entries = self.entries();
-        let Some(taken) = entries.keys.get_mut(key).filter(|taken| taken.session == session) else { return };
+        let Some(taken) = entries.keys.get_mut(key).filter(|taken| taken.session_number == session_number) else { return };
         taken.claims = taken.claims.saturating_sub(1);
         if taken.claims == 0 {
             entries.keys.remove(key);
@@ -172,13 +172,13 @@ impl<S: Session> ClaimTable<S> {
     pub(crate) fn enter(
         &self,
         claim: &Claim,
-        open: &Arc<OpenSession<S>>,
+        session: &Arc<OpenSession<S>>,
         (fence, unshown_since): (Option<Fence>, Option<Moment>),
         asked_at: Moment,
     ) -> Entered {
         let mut entries = self.entries();
         // The task that watches it may not have noticed yet.
-        if !open.is_live() {
+        if !session.is_live() {
             return Entered::Ended;
         }
         if entries.waiting.remove(&claim.id).is_some_and(|released| released.is_cancelled()) {
@@ -190,9 +190,9 @@ impl<S: Session> ClaimTable<S> {
             (shown, since) = (Shown::No, now);
             entries.unshown.insert((now.after(SHOWN_AFTER), claim.id));
         }
-        let (open, claim) = (open.clone(), claim.clone());
+        let (session, claim) = (session.clone(), claim.clone());
         let id = claim.id;
-        entries.held.insert(id, HeldLock { open, claim, fence, since, shown, lost, signal: signal.clone() });
+        entries.held.insert(id, HeldLock { session, claim, fence, since, shown, lost, signal: signal.clone() });
         Entered::Held(Grant::new(asked_at).fence(fence).lost(Some(signal)))
     }
 
@@ -210,7 +210,7 @@ impl<S: Session> ClaimTable<S> {
         entries.ending.insert(claim.id, CancellationToken::new());
         let ending = Ending { table: self, id: claim.id };
         Removed::Held {
-            open: held.open,
+            session: held.session,
             sharing,
             is_shown: held.shown == Shown::Yes,
             lost: held.lost,
@@ -239,8 +239,8 @@ impl<S: Session> ClaimTable<S> {
             let (claim, fence) = (held.claim.clone(), held.fence);
             let holder = Holder { claim, fence, held_for: now.since(held.since) };
             by_session
-                .entry(held.open.number)
-                .or_insert_with(|| (held.open.clone(), Vec::new()))
+                .entry(held.session.number)
+                .or_insert_with(|| (held.session.clone(), Vec::new()))
                 .1
                 .push(holder);
         }
@@ -265,10 +265,10 @@ impl<S: Session> ClaimTable<S> {
     }
 
     /// Forgets what the session held, and notifies every holder.
-    pub(crate) fn lose(&self, session: u64) {
+    pub(crate) fn lose(&self, session_number: u64) {
         let mut entries = self.entries();
-        entries.keys.retain(|_, taken| taken.session != session);
-        let lost = entries.held.extract_if(|_, held| held.open.number == session);
+        entries.keys.retain(|_, taken| taken.session_number != session_number);
+        let lost = entries.held.extract_if(|_, held| held.session.number == session_number);
         let lost: Vec<HeldLock<S>> = lost.map(|(_, held)| held).collect();
         // Listeners are foreign code, and the last handle of a session may be among what is dropped:
         // the tasks that want the table must not wait for either.

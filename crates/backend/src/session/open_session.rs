@@ -19,7 +19,8 @@ use crate::session::sessions::Session;
 /// One open session. Closed when the last handle is dropped.
 pub(crate) struct OpenSession<S> {
     pub(crate) number: u64,
-    pub(crate) session: Arc<S>,
+    /// The session of the server.
+    pub(crate) inner: Arc<S>,
     heartbeat: Arc<Heartbeat>,
     watch: JoinHandle<()>,
     /// The permit for one more session of this client, where they are counted.
@@ -62,17 +63,17 @@ impl<S: Session> OpenSession<S> {
             watched_heartbeat.is_over.store(true, Ordering::SeqCst);
             lose(fell_silent);
         });
-        OpenSession { number, session, heartbeat, watch, _permit: permit }
+        OpenSession { number, inner: session, heartbeat, watch, _permit: permit }
     }
 
     /// Asks for a sign of life, and answers from when on it is known.
     pub(crate) async fn ping(&self) -> Result<Moment, Failure> {
-        self.heartbeat.ping(&*self.session).await
+        self.heartbeat.ping(&*self.inner).await
     }
 
     /// Returns `true` if it may be used.
     pub(crate) fn is_live(&self) -> bool {
-        !self.heartbeat.is_over.load(Ordering::SeqCst) && self.session.is_open()
+        !self.heartbeat.is_over.load(Ordering::SeqCst) && self.inner.is_open()
     }
 
     /// Marks it as over. Its caller must also handle what it held.
@@ -100,7 +101,7 @@ impl<S: fmt::Debug> fmt::Debug for OpenSession<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenSession")
             .field("number", &self.number)
-            .field("session", &self.session)
+            .field("inner", &self.inner)
             .finish_non_exhaustive()
     }
 }

@@ -34,10 +34,10 @@ impl<C: Sessions> SessionBackend<C> {
         // A reader that arrives while the last one leaves must not find a lock that is half released.
         let _guard = if is_shared { Some(self.per_resource.lock(&claim.resource).await) } else { None };
         let key = self.pool.sessions.key(&claim.resource);
-        let (open, sharing, is_shown, lost, _ending) = loop {
+        let (session, sharing, is_shown, lost, _ending) = loop {
             match self.pool.claims.remove(claim, &key) {
-                Removed::Held { open, sharing, is_shown, lost, ending } => {
-                    break (open, sharing, is_shown, lost, ending);
+                Removed::Held { session, sharing, is_shown, lost, ending } => {
+                    break (session, sharing, is_shown, lost, ending);
                 }
                 // What is written for it must not outlive it.
                 Removed::BeingShown => self.pool.showing.until_written().await,
@@ -48,21 +48,21 @@ impl<C: Sessions> SessionBackend<C> {
         if by == EndedBy::Other {
             lost.fire(LossCause::Gone);
         }
-        match open.session.unlock(claim, sharing, is_shown).await {
+        match session.inner.unlock(claim, sharing, is_shown).await {
             Ok(true) => {
-                self.pool.claims.give_up(&key, open.number);
+                self.pool.claims.give_up(&key, session.number);
                 if !is_shared {
-                    self.pool.connections.give_back(open);
+                    self.pool.connections.give_back(session);
                 }
                 Release::Freed
             }
             Ok(false) => {
                 tracing::error!(resource = %claim.resource, "the server did not have a lock any more that it had given");
-                self.pool.end(&open);
+                self.pool.end(&session);
                 Release::Gone
             }
             Err(failure) => {
-                self.pool.end(&open);
+                self.pool.end(&session);
                 Release::Unknown(failure)
             }
         }
@@ -93,34 +93,34 @@ impl<C: Sessions> SessionBackend<C> {
     /// Asks each session of these claims once for a sign of life.
     pub(crate) async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut sessions: HashMap<u64, Arc<OpenSession<C::Session>>> = HashMap::new();
-        let mut claims = Vec::with_capacity(batch.len());
+        let mut numbers = Vec::with_capacity(batch.len());
         for Renew { claim, .. } in batch {
-            let open = self.pool.claims.find(claim);
-            claims.push(open.as_ref().map(|open| open.number));
-            if let Some(open) = open {
-                sessions.entry(open.number).or_insert(open);
+            let session = self.pool.claims.find(claim);
+            numbers.push(session.as_ref().map(|session| session.number));
+            if let Some(session) = session {
+                sessions.entry(session.number).or_insert(session);
             }
         }
-        let asked = sessions.values().map(|open| async {
-            let failure = open.ping().await.err();
+        let asked = sessions.values().map(|session| async {
+            let failure = session.ping().await.err();
             if failure.is_some() {
-                self.pool.end(open);
+                self.pool.end(session);
             }
-            (open.number, failure)
+            (session.number, failure)
         });
         let silent: HashMap<u64, Option<Failure>> = join_all(asked).await.into_iter().collect();
-        let answer = |(Renew { claim, .. }, session): (&Renew<'_>, Option<u64>)| {
+        let answer = |(Renew { claim, .. }, number): (&Renew<'_>, Option<u64>)| {
             // What ended meanwhile is gone for good.
             if self.pool.claims.find(claim).is_none() {
                 return Renewal::Lost;
             }
-            match session.and_then(|session| silent.get(&session)) {
+            match number.and_then(|number| silent.get(&number)) {
                 Some(None) => Renewal::Alive,
                 Some(Some(failure)) => Renewal::Unknown(failure.clone()),
                 None => Renewal::Unknown(Failure::unavailable("it was granted while it was asked for")),
             }
         };
-        batch.iter().zip(claims).map(answer).collect()
+        batch.iter().zip(numbers).map(answer).collect()
     }
 }
 

@@ -48,7 +48,7 @@ impl<C: Sessions> SessionPool<C> {
             clock,
             claims,
             current: Arc::new(Current::new()),
-            connections: Arc::new(IdleConnections::new(limits, |open| open.is_live())),
+            connections: Arc::new(IdleConnections::new(limits, |session| session.is_live())),
             permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
         }
@@ -58,17 +58,17 @@ impl<C: Sessions> SessionPool<C> {
     pub(crate) async fn shared(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
         let failed_before = self.current.failed.load(Ordering::SeqCst);
         let mut place = self.current.place.lock().await;
-        if let Some(open) = place.open.clone() {
-            if open.is_live() {
+        if let Some(session) = place.session.clone() {
+            if session.is_live() {
                 drop(place);
                 // Ended meanwhile, it was left in its place.
-                if !open.is_live() {
-                    self.end(&open);
+                if !session.is_live() {
+                    self.end(&session);
                 }
-                return Ok(open);
+                return Ok(session);
             }
-            place.open = None;
-            self.end(&open);
+            place.session = None;
+            self.end(&session);
         }
         if self.current.failed.load(Ordering::SeqCst) != failed_before
             && let Some(failure) = &place.failure
@@ -77,9 +77,9 @@ impl<C: Sessions> SessionPool<C> {
             return Err(failure.clone());
         }
         match self.open(None).await {
-            Ok(open) => {
-                *place = Place { open: Some(open.clone()), failure: None };
-                Ok(open)
+            Ok(session) => {
+                *place = Place { session: Some(session.clone()), failure: None };
+                Ok(session)
             }
             Err(failure) => {
                 place.failure = Some(failure.clone());
@@ -91,8 +91,8 @@ impl<C: Sessions> SessionPool<C> {
 
     /// Returns a session without a lock.
     pub(crate) async fn dedicated(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        if let Some(open) = self.connections.take() {
-            return Ok(open);
+        if let Some(session) = self.connections.take() {
+            return Ok(session);
         }
         match self.permits.clone().try_acquire_owned() {
             Ok(permit) => self.connections.connect(self.open(Some(permit))).await,
@@ -104,12 +104,12 @@ impl<C: Sessions> SessionPool<C> {
     pub(crate) fn enter(
         &self,
         claim: &Claim,
-        open: &Arc<OpenSession<C::Session>>,
+        session: &Arc<OpenSession<C::Session>>,
         (fence, is_shown): (Option<Fence>, bool),
         asked_at: Moment,
     ) -> Entered {
         let unshown_since = (!is_shown).then(|| self.clock.now());
-        let entered = self.claims.enter(claim, open, (fence, unshown_since), asked_at);
+        let entered = self.claims.enter(claim, session, (fence, unshown_since), asked_at);
         if !is_shown {
             self.showing.wake();
         }
@@ -117,11 +117,11 @@ impl<C: Sessions> SessionPool<C> {
     }
 
     /// Ends a session, and with it every lock of it. Called for a session whose state is in doubt.
-    pub(crate) fn end(&self, open: &OpenSession<C::Session>) {
-        open.end();
+    pub(crate) fn end(&self, session: &OpenSession<C::Session>) {
+        session.end();
         self.connections.record_silence();
-        self.claims.lose(open.number);
-        close(&self.current, open.number);
+        self.claims.lose(session.number);
+        close(&self.current, session.number);
     }
 
     async fn open(
@@ -188,13 +188,13 @@ struct Current<S> {
 #[derive(Debug)]
 struct Place<S> {
     /// The session, until it is over.
-    open: Option<Arc<OpenSession<S>>>,
+    session: Option<Arc<OpenSession<S>>>,
     failure: Option<Failure>,
 }
 
 impl<S> Current<S> {
     fn new() -> Current<S> {
-        let place = tokio::sync::Mutex::new(Place { open: None, failure: None });
+        let place = tokio::sync::Mutex::new(Place { session: None, failure: None });
         Current { place, failed: AtomicU64::new(0) }
     }
 }
@@ -204,7 +204,7 @@ impl<S> Current<S> {
 fn close<S: Session>(current: &Current<S>, number: u64) {
     // A task that has the place now looks at the session itself.
     if let Ok(mut place) = current.place.try_lock() {
-        drop(place.open.take_if(|open| open.number == number));
+        drop(place.session.take_if(|session| session.number == number));
     }
 }
 
@@ -216,6 +216,6 @@ const SILENCE_WITHOUT_HEARTBEAT: Duration = Duration::from_secs(60);
 const IDLE_MAX: usize = 8;
 
 /// Returns `true` if a failure leaves the session in doubt.
-pub(crate) fn is_doubtful<S: Session>(open: &OpenSession<S>, failure: &Failure) -> bool {
-    failure.effect == leasehold_core::Effect::Unknown || !open.is_live()
+pub(crate) fn is_doubtful<S: Session>(session: &OpenSession<S>, failure: &Failure) -> bool {
+    failure.effect == leasehold_core::Effect::Unknown || !session.is_live()
 }

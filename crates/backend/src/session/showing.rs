@@ -49,15 +49,15 @@ impl<S: Session> Showing<S> {
         let due = self.claims.begin_to_show(begun);
         let pending = due.iter().flat_map(|(_, holders)| holders).collect();
         let mut attempt = Attempt { claims: &self.claims, clock: &*self.clock, pending };
-        for (open, holders) in &due {
+        for (session, holders) in &due {
             for some in holders.chunks(AT_ONCE) {
                 if self.is_slow(begun) {
                     return;
                 }
-                match open.session.show(some).await {
+                match session.inner.show(some).await {
                     Ok(()) => attempt.end(some.len(), None),
                     // One that cannot be shown must not hide the others.
-                    Err(_) => self.show_each(&open.session, some, begun, &mut attempt).await,
+                    Err(_) => self.show_each(&session.inner, some, begun, &mut attempt).await,
                 }
             }
         }
