@@ -168,7 +168,7 @@ impl Attempt<'_> {
                 continue;
             };
             tokio::select! {
-                () = self.wait_for_change(events, queue, (patience, &mut calls), round) => {}
+                () = self.wait_for_change(events, queue, patience, &mut calls, round) => {}
                 () = patience_ended(patience) => break,
             }
             if !self.backend.subscribers.is_current(events, &channel) {
@@ -183,7 +183,8 @@ impl Attempt<'_> {
         &self,
         events: &mut Subscription,
         queue: QueueState,
-        (patience, calls): (&Patience, &mut CallWatch),
+        patience: &Patience,
+        calls: &mut CallWatch,
         round: u32,
     ) {
         let is_fifo = self.backend.config.order == QueueOrder::Fifo;

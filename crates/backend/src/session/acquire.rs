@@ -13,7 +13,7 @@ use leasehold_core::{Claim, Effect, Failure, FailureKind, Grant, Hint, Moment, P
 use tokio_util::sync::CancellationToken;
 
 use crate::session::backend::SessionBackend;
-use crate::session::claims::{Entered, Reserved};
+use crate::session::claims::{Entered, Reserved, TakenLock};
 use crate::session::open_session::OpenSession;
 use crate::session::session_pool::{SessionPool, is_doubtful};
 use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, Session, SessionRequest, Sessions, Sharing};
@@ -71,7 +71,7 @@ impl<C: Sessions> SessionBackend<C> {
         pending.settle();
         match answer {
             Ok(Answer::Taken { fence, is_shown }) => {
-                match self.pool.enter(claim, &session, (fence, is_shown), asked_at) {
+                match self.pool.enter(claim, &session, TakenLock { fence, is_shown, asked_at }) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     // It never waited, so no task can have released it.
                     Entered::Released | Entered::Ended => {
@@ -140,7 +140,7 @@ impl<C: Sessions> SessionBackend<C> {
             }
             if let Answer::Taken { fence, is_shown } = answer {
                 let asked_at = if waits { self.confirm_late(session).await? } else { asked_at };
-                return match self.pool.enter(claim, session, (fence, is_shown), asked_at) {
+                return match self.pool.enter(claim, session, TakenLock { fence, is_shown, asked_at }) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     Entered::Ended => Err(session_ended()),
                     Entered::Released => self.undo(session, claim).await.map(|()| None),

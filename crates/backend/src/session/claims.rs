@@ -96,6 +96,16 @@ pub(crate) enum Removed<'a, S: Session> {
 /// The claims of one session that are to be shown to other clients.
 pub(crate) type ToShow<S> = (Arc<OpenSession<S>>, Vec<Holder>);
 
+/// A lock that the server gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenLock {
+    pub(crate) fence: Option<Fence>,
+    /// `true` if other clients can see the holder already.
+    pub(crate) is_shown: bool,
+    /// The moment before the request that was answered.
+    pub(crate) asked_at: Moment,
+}
+
 /// The outcome of entering a lock that the server gave.
 #[derive(Debug)]
 pub(crate) enum Entered {
@@ -168,14 +178,15 @@ impl<S: Session> ClaimTable<S> {
         }
     }
 
-    /// Enters a lock that the server gave.
+    /// Enters a lock that the server gave by `now`.
     pub(crate) fn enter(
         &self,
         claim: &Claim,
         session: &Arc<OpenSession<S>>,
-        (fence, unshown_since): (Option<Fence>, Option<Moment>),
-        asked_at: Moment,
+        lock: TakenLock,
+        now: Moment,
     ) -> Entered {
+        let TakenLock { fence, is_shown, asked_at } = lock;
         let mut entries = self.entries();
         // The task that watches it may not have noticed yet.
         if !session.is_live() {
@@ -186,7 +197,7 @@ impl<S: Session> ClaimTable<S> {
         }
         let (lost, signal) = LossTrigger::new();
         let (mut shown, mut since) = (Shown::Yes, asked_at);
-        if let Some(now) = unshown_since {
+        if !is_shown {
             (shown, since) = (Shown::No, now);
             entries.unshown.insert((now.after(SHOWN_AFTER), claim.id));
         }

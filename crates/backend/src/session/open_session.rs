@@ -27,6 +27,16 @@ pub(crate) struct OpenSession<S> {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
+/// A session that was just opened, and has no lock yet.
+pub(crate) struct NewSession<S> {
+    pub(crate) number: u64,
+    pub(crate) inner: S,
+    /// The moment at which its opening had ended.
+    pub(crate) opened_at: Moment,
+    /// The permit for one more session of this client, where they are counted.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
 /// The known state of a session's life.
 struct Heartbeat {
     clock: Arc<dyn Clock>,
@@ -39,17 +49,15 @@ struct Heartbeat {
 }
 
 impl<S: Session> OpenSession<S> {
-    /// Watches a session that was open at `opened_at`, before any lock was asked for. `lose` is called once, when it is
-    /// over, with `true` if it fell silent.
+    /// Watches a session. `lose` is called once, when it is over, with `true` if it fell silent.
     pub(crate) fn watch(
-        number: u64,
-        session: S,
-        (clock, opened_at): (Arc<dyn Clock>, Moment),
+        new: NewSession<S>,
+        clock: Arc<dyn Clock>,
         silence: Duration,
-        permit: Option<OwnedSemaphorePermit>,
         lose: impl FnOnce(bool) + Send + 'static,
     ) -> OpenSession<S> {
-        let session = Arc::new(session);
+        let NewSession { number, inner, opened_at, permit } = new;
+        let inner = Arc::new(inner);
         let heartbeat = Arc::new(Heartbeat {
             clock,
             silence,
@@ -57,13 +65,13 @@ impl<S: Session> OpenSession<S> {
             is_waiting: AtomicBool::new(false),
             last_answer: AtomicU64::new(opened_at.as_nanos()),
         });
-        let (watched, watched_heartbeat) = (session.clone(), heartbeat.clone());
+        let (watched, watched_heartbeat) = (inner.clone(), heartbeat.clone());
         let watch = leasehold_machine::spawn(async move {
             let fell_silent = watch_for_end(&*watched, &watched_heartbeat).await;
             watched_heartbeat.is_over.store(true, Ordering::SeqCst);
             lose(fell_silent);
         });
-        OpenSession { number, inner: session, heartbeat, watch, _permit: permit }
+        OpenSession { number, inner, heartbeat, watch, _permit: permit }
     }
 
     /// Asks for a sign of life, and answers from when on it is known.

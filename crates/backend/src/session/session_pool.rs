@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
+use leasehold_core::{Claim, Clock, Failure, Liveness};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::session::claims::{ClaimTable, Entered};
-use crate::session::open_session::OpenSession;
+use crate::session::claims::{ClaimTable, Entered, TakenLock};
+use crate::session::open_session::{NewSession, OpenSession};
 use crate::session::sessions::{Capacity, Session, Sessions};
 use crate::session::showing::Showing;
 use crate::sql::{ConnectionLimits, IdleConnections};
@@ -105,12 +105,10 @@ impl<C: Sessions> SessionPool<C> {
         &self,
         claim: &Claim,
         session: &Arc<OpenSession<C::Session>>,
-        (fence, is_shown): (Option<Fence>, bool),
-        asked_at: Moment,
+        lock: TakenLock,
     ) -> Entered {
-        let unshown_since = (!is_shown).then(|| self.clock.now());
-        let entered = self.claims.enter(claim, session, (fence, unshown_since), asked_at);
-        if !is_shown {
+        let entered = self.claims.enter(claim, session, lock, self.clock.now());
+        if !lock.is_shown {
             self.showing.wake();
         }
         entered
@@ -128,7 +126,7 @@ impl<C: Sessions> SessionPool<C> {
         &self,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Arc<OpenSession<C::Session>>, Failure> {
-        let session = self.sessions.open().await?;
+        let inner = self.sessions.open().await?;
         // Each of its locks is asked for later, so that the server keeps it for longer than its holders count on.
         // Opening takes many requests, and may have taken most of the time of silence.
         let opened_at = self.clock.now();
@@ -155,14 +153,8 @@ impl<C: Sessions> SessionPool<C> {
                 connections.discard_closed();
             }
         };
-        Ok(Arc::new(OpenSession::watch(
-            number,
-            session,
-            (self.clock.clone(), opened_at),
-            silence,
-            permit,
-            lose,
-        )))
+        let new = NewSession { number, inner, opened_at, permit };
+        Ok(Arc::new(OpenSession::watch(new, self.clock.clone(), silence, lose)))
     }
 
     fn full(&self) -> Failure {
