@@ -148,61 +148,16 @@ impl PostgresCells {
 
     /// Makes those of these writes whose rows no transaction keeps locked.
     async fn write_many(&self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, Failure> {
-        let numbers = |number: fn(&Write) -> u64| -> Vec<i64> {
-            writes.iter().map(|write| signed(number(write))).collect()
-        };
-        let names: Vec<&str> = writes.iter().map(|write| write.at.as_str()).collect();
-        let texts: Vec<&str> = writes.iter().map(|write| write.put.text.as_str()).collect();
-        let seen = numbers(|write| state_of(write).0);
-        let versions = numbers(|write| write.put.version);
-        let keeps: Vec<i64> = writes.iter().map(|write| micros(write.put.keep)).collect();
+        let columns = Columns::of(writes);
         let rows = if writes.iter().any(|write| state_of(write).1.is_some()) {
-            let within = numbers(|write| state_of(write).1.unwrap_or_default());
-            let anew: Vec<bool> = writes.iter().map(|write| is_living(write)).collect();
-            let (epochs, seqs) =
-                (numbers(|write| write.put.fence.epoch), numbers(|write| write.put.fence.seq));
-            let calls: Vec<String> =
-                writes.iter().map(|write| encode_call(&write.at, &write.put.call)).collect();
-            let params: &[&(dyn ToSql + Sync)] = &[
-                &names,
-                &seen,
-                &within,
-                &anew,
-                &texts,
-                &versions,
-                &epochs,
-                &seqs,
-                &keeps,
-                &calls,
-                &self.channel,
-            ];
-            self.pool.query(&self.statements.seen_many, params).await
+            self.write_seen(writes, &columns).await
         } else if writes.iter().all(|write| is_living(write)) {
-            let waits = texts.iter().any(|text| !text.is_empty());
-            let params: &[&(dyn ToSql + Sync)] = &[&names, &seen, &texts, &versions, &keeps, &waits];
-            self.pool.query(&self.statements.living_many, params).await
+            self.write_living(&columns).await
         } else {
             let anew: Vec<bool> = writes.iter().map(|write| !is_living(write)).collect();
             match self.statements.own_few(writes.len()) {
-                Some(few) => {
-                    let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(few.types.len());
-                    for at in 0..writes.len() {
-                        params.extend::<[&(dyn ToSql + Sync); 6]>([
-                            &names[at],
-                            &anew[at],
-                            &seen[at],
-                            &texts[at],
-                            &versions[at],
-                            &keeps[at],
-                        ]);
-                    }
-                    self.query_on_timeline(few, &params).await
-                }
-                None => {
-                    let many = &self.statements.own_many;
-                    let params: &[&(dyn ToSql + Sync)] = &[&names, &anew, &seen, &texts, &versions, &keeps];
-                    self.query_on_timeline(many, params).await
-                }
+                Some(few) => self.write_own_few(few, &columns, &anew).await,
+                None => self.write_own_many(&columns, &anew).await,
             }
         };
         let rows = rows_of(rows)?;
@@ -215,6 +170,70 @@ impl PostgresCells {
             None => WriteOutcome::Refused(None),
         };
         Ok(writes.iter().map(outcome).collect())
+    }
+
+    /// Writes cells that were read, as [`Statements::seen_many`].
+    async fn write_seen(&self, writes: &[&Write], columns: &Columns<'_>) -> Result<Vec<Row>, Refusal> {
+        let Columns { names, seen, texts, versions, keeps } = columns;
+        let within = numbers(writes, |write| state_of(write).1.unwrap_or_default());
+        let anew: Vec<bool> = writes.iter().map(|write| is_living(write)).collect();
+        let epochs = numbers(writes, |write| write.put.fence.epoch);
+        let seqs = numbers(writes, |write| write.put.fence.seq);
+        let calls: Vec<String> =
+            writes.iter().map(|write| encode_call(&write.at, &write.put.call)).collect();
+        let params: &[&(dyn ToSql + Sync)] = &[
+            names,
+            seen,
+            &within,
+            &anew,
+            texts,
+            versions,
+            &epochs,
+            &seqs,
+            keeps,
+            &calls,
+            &self.channel,
+        ];
+        self.pool.query(&self.statements.seen_many, params).await
+    }
+
+    /// Renews or ends claims that are alone in their cells, as [`Statements::living_many`].
+    async fn write_living(&self, columns: &Columns<'_>) -> Result<Vec<Row>, Refusal> {
+        let Columns { names, seen, texts, versions, keeps } = columns;
+        let waits = texts.iter().any(|text| !text.is_empty());
+        let params: &[&(dyn ToSql + Sync)] = &[names, seen, texts, versions, keeps, &waits];
+        self.pool.query(&self.statements.living_many, params).await
+    }
+
+    /// Writes a few cells that this client was the last to write, as [`Statements::own_few`]. `anew` says which of them
+    /// it left empty.
+    async fn write_own_few(
+        &self,
+        few: &Sql,
+        columns: &Columns<'_>,
+        anew: &[bool],
+    ) -> Result<Vec<Row>, Refusal> {
+        let Columns { names, seen, texts, versions, keeps } = columns;
+        let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(few.types.len());
+        for at in 0..names.len() {
+            params.extend::<[&(dyn ToSql + Sync); 6]>([
+                &names[at],
+                &anew[at],
+                &seen[at],
+                &texts[at],
+                &versions[at],
+                &keeps[at],
+            ]);
+        }
+        self.query_on_timeline(few, &params).await
+    }
+
+    /// Writes many cells that this client was the last to write, as [`Statements::own_many`]. `anew` says which of them
+    /// it left empty.
+    async fn write_own_many(&self, columns: &Columns<'_>, anew: &[bool]) -> Result<Vec<Row>, Refusal> {
+        let Columns { names, seen, texts, versions, keeps } = columns;
+        let params: &[&(dyn ToSql + Sync)] = &[names, &anew, seen, texts, versions, keeps];
+        self.query_on_timeline(&self.statements.own_many, params).await
     }
 }
 
@@ -285,6 +304,33 @@ impl CellStore for PostgresCells {
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         diagnose(&self.pool, &self.server, ttl).await
     }
+}
+
+/// The parameters of several writes that all statements have.
+struct Columns<'a> {
+    names: Vec<&'a str>,
+    /// The versions that the rows must have.
+    seen: Vec<i64>,
+    texts: Vec<&'a str>,
+    versions: Vec<i64>,
+    keeps: Vec<i64>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(writes: &[&'a Write]) -> Columns<'a> {
+        Columns {
+            names: writes.iter().map(|write| write.at.as_str()).collect(),
+            seen: numbers(writes, |write| state_of(write).0),
+            texts: writes.iter().map(|write| write.put.text.as_str()).collect(),
+            versions: numbers(writes, |write| write.put.version),
+            keeps: writes.iter().map(|write| micros(write.put.keep)).collect(),
+        }
+    }
+}
+
+/// Returns a number of each write.
+fn numbers(writes: &[&Write], number: fn(&Write) -> u64) -> Vec<i64> {
+    writes.iter().map(|write| signed(number(write))).collect()
 }
 
 /// Returns the version that the row must have, and the epoch that the server must be in, if it matters.
