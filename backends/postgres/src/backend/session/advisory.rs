@@ -343,10 +343,10 @@ impl Session for AdvisorySession {
             (Entry::of(claim, key), fence.unwrap_or_default(), *held_for)
         };
         let holders: Vec<_> = holders.iter().map(row).collect();
-        let (Base { pool, holders_table, .. }, session) = (&*self.base, (&*self.session_name, self.pid));
-        if let Err(refusal) = holders_table.show(pool, session, &holders).await {
+        let (Base { pool, holders_table, .. }, session, pid) = (&*self.base, &*self.session_name, self.pid);
+        if let Err(refusal) = holders_table.show(pool, session, pid, &holders).await {
             self.base.recreate_tables(refusal).await?;
-            holders_table.show(pool, session, &holders).await.map_err(Refusal::into_failure)?;
+            holders_table.show(pool, session, pid, &holders).await.map_err(Refusal::into_failure)?;
         }
         Ok(())
     }

@@ -154,7 +154,8 @@ impl HoldersTable {
     pub(crate) async fn show(
         &self,
         pool: &Pool,
-        (session, pid): (&str, i32),
+        session: &str,
+        pid: i32,
         holders: &[(Entry, Fence, Duration)],
     ) -> Result<(), Refusal> {
         let column = |of: fn(&Entry) -> &str| holders.iter().map(|(entry, ..)| of(entry)).collect::<Vec<_>>();
