@@ -4,9 +4,8 @@
 //! capacity is the smallest that any of these claims names. Claims ahead only leave, so admission is
 //! monotone: a claim that is admitted stays so until it leaves.
 //!
-//! No I/O and no clock: time is passed in and is the time of the process that keeps the ledger. This IS the
-//! implementation for stores that keep a ledger, and the oracle for those that decide by script, by lease
-//! or by sequence.
+//! No I/O and no clock: time is passed in and is the time of the process that keeps the ledger. Stores
+//! that keep a ledger run this code; it is the oracle for those that decide by script, by lease or by sequence.
 
 use std::time::Duration;
 
@@ -308,9 +307,9 @@ impl Ledger {
         }
     }
 
-    /// Calls more of the queue if calls go unanswered: for each claim that is silent, so many from the
-    /// head that were silent since the first of these calls. Returns when another ask calls more, never
-    /// if none will.
+    /// Calls more of the queue if calls go unanswered: for each claim that is silent,
+    /// [`PROBED_PER_SILENT`] from the head, and of these each that gave no sign of life since the first of the
+    /// unanswered calls. Returns when another ask calls more, never if none will.
     ///
     /// A claim that is called this way answers by asking again, and so keeps its place for the whole
     /// time. The claims that do not answer leave the queue together, however many they are.
@@ -320,45 +319,49 @@ impl Ledger {
         if place <= CALL_GRACE || place == Duration::MAX {
             return Moment::NEVER;
         }
+        // 1. For how long is each call unanswered? A call lets the place end after the grace, so the part of
+        // the grace that is over is that time.
         let grace_ends = now.after(CALL_GRACE);
-        let unanswered = |entry: &&Entry| entry.granted.is_none() && entry.until <= grace_ends;
-        let Some(first) = self.entries.iter().filter(unanswered).map(|entry| entry.until).min() else {
-            return Moment::NEVER;
-        };
-        let unanswered_for = |until: Moment| CALL_GRACE.saturating_sub(now.until(until));
-        if unanswered_for(first) < PROBE_AFTER {
-            return now.after(PROBE_AFTER - unanswered_for(first));
+        let is_called = |entry: &&Entry| entry.granted.is_none() && entry.until <= grace_ends;
+        let called = self.entries.iter().filter(is_called);
+        let unanswered_for: Vec<Duration> =
+            called.map(|entry| CALL_GRACE.saturating_sub(now.until(entry.until))).collect();
+        let Some(longest) = unanswered_for.iter().max().copied() else { return Moment::NEVER };
+        if longest < PROBE_AFTER {
+            return now.after(PROBE_AFTER - longest);
         }
-        let called_since = now.before(unanswered_for(first));
-        let ends: Vec<Duration> =
-            self.entries.iter().filter(unanswered).map(|entry| unanswered_for(entry.until)).collect();
-        let silent = ends.iter().filter(|time| **time >= SILENT_AFTER).count().max(1);
-        let is_silent_since = |entry: &Entry| {
-            let ends = entry.granted.is_none() && entry.until != Moment::NEVER;
-            ends && entry.until > grace_ends && entry.until < called_since.after(place)
+        // 2. How far is the queue called? Each silent claim counts for so many from the head, and one always does.
+        let silent = unanswered_for.iter().filter(|time| **time >= SILENT_AFTER).count().max(1);
+        let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_QUEUE };
+        // 3. Up to there, call each claim that gave no sign of life since the first unanswered call. Its place
+        // ends `place` after its last sign of life; one that a session keeps has no end, and is not called.
+        let first_call = now.before(longest);
+        let is_unheard = |entry: &Entry| {
+            entry.granted.is_none() && entry.until > grace_ends && entry.until < first_call.after(place)
         };
         let waiting = self.entries.iter_mut().filter(|entry| entry.granted.is_none());
-        let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_QUEUE };
         for entry in waiting.take(reach) {
-            if is_silent_since(entry) {
+            if is_unheard(entry) {
                 entry.until = grace_ends;
             }
         }
-        if !self.entries.iter().any(is_silent_since) {
+        if !self.entries.iter().any(is_unheard) {
             return Moment::NEVER;
         }
-        // Those called just now are silent after the whole time.
-        let next = ends.iter().filter(|time| **time < SILENT_AFTER).max().copied().unwrap_or_default();
-        now.after(SILENT_AFTER - next)
+        // 4. Look again when the next claim becomes silent: the one that was called first of those that are not
+        // silent yet. If there is none, it is one that was called just now.
+        let oldest = unanswered_for.iter().filter(|time| **time < SILENT_AFTER).max().copied();
+        now.after(SILENT_AFTER - oldest.unwrap_or_default())
     }
 
     /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index`
-    /// from free capacity and was silent for as long as a call may take. Answers when another ask is of
-    /// use, which is soon for a claim that is new in the queue; never where it blocks no claim.
+    /// from free capacity and was silent for as long as a call may take. Returns when to ask again, which
+    /// is soon for a claim that is new in the queue; never where it blocks no claim.
     ///
     /// The ends of places show when their claims last gave a sign of life, as all of a queue keep them for as
     /// long, which is `place`.
     fn challenge(&mut self, index: usize, is_new: bool, place: Duration, now: Moment) -> Moment {
+        // 1. Would this claim be admitted in the place of the first one that is not?
         let share = self.entries[index].share;
         let first = self.called_up_to();
         if first >= index || !self.admits(first, share) {
@@ -369,10 +372,12 @@ impl Ledger {
         if blocker.until == Moment::NEVER {
             return Moment::NEVER;
         }
+        // 2. For how long was that one silent? Less than a call may take is no reason to challenge it.
         let silent = place.saturating_sub(now.until(blocker.until));
         if silent < CALL_GRACE {
             return now.after(if is_new { CALL_GRACE - silent } else { CHALLENGE_AFTER - silent });
         }
+        // 3. Challenge it: it asks again within the grace, or leaves the queue.
         blocker.until = blocker.until.min(now.after(CALL_GRACE));
         blocker.until
     }
