@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands, one file each; `keep` is the side of `acquire` that runs in the keeper.
 
 pub(crate) mod acquire;
 pub(crate) mod break_claim;

@@ -86,7 +86,7 @@ impl Keeper<'_> {
         };
         let mut reception = Reception::open(listener);
         section.watch(&mut reception, script_fd, signals).await;
-        // Who comes from now on finds nobody, instead of a keeper that answers nothing.
+        // A connection from now on is refused, and not left unanswered.
         reception.close().await;
         let was_lost = section.leases.is_lost();
         let WatchedSection { warden, askers, followers, .. } = section;

@@ -212,7 +212,7 @@ impl LockHold {
         first(&mut losses).await;
     }
 
-    /// Gives them back and waits for the answer, up to a limit.
+    /// Releases the locks and waits for the answer, up to a limit.
     pub(crate) async fn release_lock(
         mut self,
         request: &Request,
