@@ -79,12 +79,12 @@ impl ServerAndModel {
             Some(last) => self.node.return_to(value, last, &Rules::SOUND),
         };
         self.returned += u32::from(took);
-        assert_eq!(answer.memory.armed().unwrap_or(0), u64::from(model.epoch));
+        assert_eq!(answer.state.armed().unwrap_or(0), u64::from(model.epoch));
         let Vote::Yours { last, fence } = answer.vote else { panic!("{answer:?}") };
         assert_eq!(last, fence_of(model.record));
         // The lock ran out, and its fence with it.
         assert_eq!(fence, took.then(|| fence_of(model.record)), "{last:?} at {:?}", self.node);
-        self.asked.push(Asked { claim_index, value, stamp, model, run: answer.memory.run });
+        self.asked.push(Asked { claim_index, value, stamp, model, run: answer.state.run });
         if self.asked.len() > 12 {
             self.asked.remove(0);
         }
@@ -118,10 +118,10 @@ impl ServerAndModel {
     }
 
     async fn state(&mut self) {
-        let memory = self.member.state().await.unwrap();
-        assert_eq!(memory.armed().unwrap_or(0), u64::from(self.node.epoch));
+        let state = self.member.state().await.unwrap();
+        assert_eq!(state.armed().unwrap_or(0), u64::from(self.node.epoch));
         let Node { run, epoch, losses, .. } = self.node;
-        self.seen.push((Seen { run, epoch, losses: memory.unarmed_since.map(|_| losses) }, memory));
+        self.seen.push((Seen { run, epoch, losses: state.unarmed_since.map(|_| losses) }, state));
         if self.seen.len() > 6 {
             self.seen.remove(0);
         }
@@ -129,10 +129,10 @@ impl ServerAndModel {
 
     /// A client marks the node according to an answer of it, of now or of long ago.
     async fn mark(&mut self) -> bool {
-        let Some((seen, memory)) = self.seen.get(below(self.seen.len().max(1))) else { return false };
+        let Some((seen, state)) = self.seen.get(below(self.seen.len().max(1))) else { return false };
         let epoch = seen.epoch + 1 + below(2) as u8;
         let took = self.node.mark(*seen, epoch, &Rules::SOUND);
-        let answer = self.member.set_epoch(memory, u64::from(epoch)).await.unwrap();
+        let answer = self.member.set_epoch(state, u64::from(epoch)).await.unwrap();
         assert_eq!(answer, took, "{epoch} over {seen:?} into {:?}", self.node);
         took
     }

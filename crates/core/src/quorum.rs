@@ -25,7 +25,7 @@ pub trait Member: Debug + Send + Sync {
     /// Returns its address, for a person.
     fn address(&self) -> String;
 
-    /// Reads what the member remembers of itself.
+    /// Reads the state of the member.
     ///
     /// # Errors
     /// It cannot be reached, or may not be used.
@@ -171,7 +171,7 @@ impl Debug for RequestStamp {
     }
 }
 
-/// The memory that a member has of itself.
+/// The state of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
     /// The name of the running server; another one after each restart.
@@ -221,9 +221,9 @@ impl MemberState {
 /// The answer to the first round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The memory that the member has of itself.
-    pub memory: MemberState,
-    /// The owner of the lock now.
+    /// The state of the member.
+    pub state: MemberState,
+    /// The claim that has the lock on this member now.
     pub vote: Vote,
 }
 
@@ -237,17 +237,17 @@ impl Answer {
     }
 }
 
-/// The owner of a lock.
+/// The claim that has the lock on a member, from the view of the asker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
-    /// The asker's.
+    /// The claim of the asker.
     Yours {
         /// The greatest fence in the member's record, of any epoch; [`NO_FENCE`] without one.
         last: Fence,
         /// The fence that this claim has here, if one was taken for it.
         fence: Option<Fence>,
     },
-    /// Another's.
+    /// Another claim.
     Theirs {
         /// `true` if a fence was taken for its claim here, which a majority need not have done.
         granted: bool,
@@ -332,25 +332,25 @@ mod tests {
     #[test]
     fn a_mark_of_another_run_does_not_arm() {
         let mark = |run: &str| Some(Mark { epoch: 4, run: run.to_owned() });
-        let memory =
+        let state =
             |mark| MemberState { run: "new".to_owned(), mark, unarmed_since: None, unix_us: 0 }.armed();
-        assert_eq!(memory(mark("new")), Some(4));
-        assert_eq!(memory(mark("old")), None);
-        assert_eq!(memory(None), None);
+        assert_eq!(state(mark("new")), Some(4));
+        assert_eq!(state(mark("old")), None);
+        assert_eq!(state(None), None);
     }
 
     #[test]
     fn unarmed_time_counts_from_when_it_was_first_seen() {
-        let memory = |unarmed_since| MemberState {
+        let state = |unarmed_since| MemberState {
             run: "a".to_owned(),
             mark: None,
             unarmed_since,
             unix_us: 9_000_000,
         };
-        assert_eq!(memory(None).unarmed_for(), Duration::ZERO);
-        assert_eq!(memory(Some(2_000_000)).unarmed_for(), Duration::from_secs(7));
-        assert_eq!(memory(Some(10_000_000)).unarmed_for(), Duration::ZERO, "its clock was set back");
-        assert_eq!(memory(Some(2_000_000)).trouble("b").unwrap(), "b is not armed, first seen so 7 s ago");
+        assert_eq!(state(None).unarmed_for(), Duration::ZERO);
+        assert_eq!(state(Some(2_000_000)).unarmed_for(), Duration::from_secs(7));
+        assert_eq!(state(Some(10_000_000)).unarmed_for(), Duration::ZERO, "its clock was set back");
+        assert_eq!(state(Some(2_000_000)).trouble("b").unwrap(), "b is not armed, first seen so 7 s ago");
     }
 
     #[test]

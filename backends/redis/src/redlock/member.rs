@@ -181,8 +181,8 @@ impl Member for RedisNode {
         };
         let answer = answers::answer(self.conn.run(&request, self.limit_for(claim.ttl)).await?)?;
         // One that is not armed has no vote, and is asked before it is armed.
-        if answer.memory.armed().is_some() {
-            self.diagnose(&answer.memory).await?;
+        if answer.state.armed().is_some() {
+            self.diagnose(&answer.state).await?;
         }
         Ok(answer)
     }

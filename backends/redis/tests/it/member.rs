@@ -87,17 +87,17 @@ async fn first_round_locks_what_is_free_or_names_the_holder() {
     let (a, b) = (long("job").note(Note::new("a note").unwrap()), mutex("job"));
     let answer = member.prepare(&a, stamp(1), None).await.unwrap();
     assert_eq!(answer.vote, Vote::Yours { last: NO_FENCE, fence: None });
-    let memory = answer.memory;
-    assert_eq!((memory.mark.clone(), memory.armed()), (None, None));
-    let since = memory.unarmed_since.unwrap();
-    assert!(since <= memory.unix_us && since + 60_000_000 > memory.unix_us, "{memory:?}");
-    assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), format!("{since} {}", memory.run));
+    let state = answer.state;
+    assert_eq!((state.mark.clone(), state.armed()), (None, None));
+    let since = state.unarmed_since.unwrap();
+    assert!(since <= state.unix_us && since + 60_000_000 > state.unix_us, "{state:?}");
+    assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), format!("{since} {}", state.run));
     assert_eq!(text(&server, &["HLEN", VOTE]).await.unwrap(), "4", "id, stamp, since, note");
     assert_eq!(server.command(&["EXISTS", RECORD, MARK]).await.unwrap(), Reply::Int(0));
     assert!(left(&server).await <= 600_000 && left(&server).await > 500_000);
 
     let answer = member.prepare(&b, stamp(1), None).await.unwrap();
-    assert_eq!(answer.memory.unarmed_since, Some(since), "the first time counts");
+    assert_eq!(answer.state.unarmed_since, Some(since), "the first time counts");
     let Vote::Theirs { granted, ends_in, listeners } = answer.vote else { panic!("{answer:?}") };
     assert!(!granted && listeners == 0 && ends_in <= LONG && ends_in > LONG / 2, "{answer:?}");
     let mut subscription = member.subscribe(&b.resource).await.unwrap();
@@ -113,7 +113,7 @@ async fn first_round_locks_what_is_free_or_names_the_holder() {
     assert_eq!((holder.id, holder.fence, holder.note.as_str()), (a.id, Some(fence(5, 1)), "a note"));
     assert!(holder.ends_in <= LONG && holder.ends_in > LONG / 2);
     let begun = holder.since_unix_ms.unwrap() * 1000;
-    assert!(begun + 60_000_000 > memory.unix_us && begun < memory.unix_us + 60_000_000, "{holder:?}");
+    assert!(begun + 60_000_000 > state.unix_us && begun < state.unix_us + 60_000_000, "{holder:?}");
     // Nothing is missed: the lock of a fence that was taken is published when it ends.
     assert!(member.release(&[&a]).await.remove(0).unwrap());
     // A message of the script comes before this one.
@@ -314,7 +314,7 @@ async fn a_mark_is_written_only_over_the_state_that_was_read() {
     let fresh = member.state().await.unwrap();
     assert_eq!((fresh.mark.clone(), fresh.unarmed_since), (None, None));
     assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), Reply::Int(0), "a look writes nothing");
-    let asked = member.prepare(&long("job"), stamp(1), None).await.unwrap().memory;
+    let asked = member.prepare(&long("job"), stamp(1), None).await.unwrap().state;
     assert!(asked.unarmed_since.is_some());
     assert_eq!(member.state().await.unwrap().unarmed_since, asked.unarmed_since);
     let mut wrong = asked.clone();
@@ -337,8 +337,8 @@ async fn a_mark_is_written_only_over_the_state_that_was_read() {
     set(&server, UNARMED, &format!("1 {}", asked.run)).await;
     assert_eq!(member.state().await.unwrap().unarmed_since, None);
     server.command(&["DEL", UNARMED]).await.unwrap();
-    let memory = member.prepare(&long("other"), stamp(1), None).await.unwrap().memory;
-    assert_eq!((memory.armed(), memory.unarmed_since), (Some(6), None));
+    let state = member.prepare(&long("other"), stamp(1), None).await.unwrap().state;
+    assert_eq!((state.armed(), state.unarmed_since), (Some(6), None));
     assert_eq!(server.command(&["EXISTS", UNARMED]).await.unwrap(), Reply::Int(0));
 }
 
@@ -352,16 +352,16 @@ async fn unarmed_time_of_another_run_or_in_the_future_is_replaced() {
     for stored in [future, of_another_run] {
         set(&server, UNARMED, &stored).await;
         assert_eq!(member.state().await.unwrap().unarmed_since, None, "{stored}");
-        let memory = member.prepare(&long("job"), stamp(1), None).await.unwrap().memory;
-        let since = memory.unarmed_since.unwrap();
-        assert!(since >= state.unix_us && since <= memory.unix_us, "{stored}: {memory:?}");
-        assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), format!("{since} {}", memory.run));
+        let answered = member.prepare(&long("job"), stamp(1), None).await.unwrap().state;
+        let since = answered.unarmed_since.unwrap();
+        assert!(since >= state.unix_us && since <= answered.unix_us, "{stored}: {answered:?}");
+        assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), format!("{since} {}", answered.run));
     }
     let before = format!("{} {}", state.unix_us - 3_600_000_000, state.run);
     set(&server, UNARMED, &before).await;
-    let memory = member.prepare(&long("job"), stamp(1), None).await.unwrap().memory;
-    assert_eq!(memory.unarmed_since, Some(state.unix_us - 3_600_000_000));
-    assert!(memory.unarmed_for() >= Duration::from_secs(3600));
+    let answered = member.prepare(&long("job"), stamp(1), None).await.unwrap().state;
+    assert_eq!(answered.unarmed_since, Some(state.unix_us - 3_600_000_000));
+    assert!(answered.unarmed_for() >= Duration::from_secs(3600));
     assert_eq!(text(&server, &["GET", UNARMED]).await.unwrap(), before);
 }
 
@@ -375,7 +375,7 @@ async fn a_server_without_memory_notes_no_time_and_locks_nothing() {
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
     let answer = member.prepare(&long("job"), stamp(1), None).await.unwrap();
     assert!(matches!(answer.vote, Vote::Theirs { .. }), "{answer:?}");
-    assert_eq!(answer.memory.unarmed_since, None);
+    assert_eq!(answer.state.unarmed_since, None);
     let failure = member.prepare(&long("other"), stamp(1), None).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
     // What is locked stays so, and can be extended and ended.

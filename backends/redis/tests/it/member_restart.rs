@@ -34,8 +34,8 @@ async fn armed(member: &RedisNode, claim: &Claim) -> Answer {
     let state = member.state().await.unwrap();
     assert!(member.set_epoch(&state, 5).await.unwrap());
     let answer = member.prepare(claim, stamp(1), None).await.unwrap();
-    assert_eq!(answer.memory.armed(), Some(5));
-    assert!(member.accept(claim, stamp(1), &answer.memory.run, Fence::new(5, 1, 0)).await.unwrap());
+    assert_eq!(answer.state.armed(), Some(5));
+    assert!(member.accept(claim, stamp(1), &answer.state.run, Fence::new(5, 1, 0)).await.unwrap());
     assert!(member.release(&[claim]).await[0].as_ref().unwrap());
     answer
 }
@@ -47,11 +47,11 @@ async fn assert_restart_is_noticed(server: &RedisServer, member: &RedisNode) {
     server.restart(Data::Keep).await.unwrap();
     // The client returns, so a server that has forgotten nothing would take the next fence at once.
     let after = prepared(member, &claim, Some(Fence::new(5, 1, 0))).await;
-    assert_eq!((after.memory.armed(), after.memory.mark), (None, before.memory.mark));
+    assert_eq!((after.state.armed(), after.state.mark), (None, before.state.mark));
     assert!(matches!(after.vote, Vote::Yours { fence: None, .. }), "it took a fence: {:?}", after.vote);
     assert!(member.release(&[&claim]).await[0].as_ref().unwrap());
     // Nor does it take the fence of a second round whose first one it answered before.
-    let (second, run) = (stamp(1000), &before.memory.run);
+    let (second, run) = (stamp(1000), &before.state.run);
     member.prepare(&claim, second, None).await.unwrap();
     assert!(!member.accept(&claim, second, run, Fence::new(5, 2, 0)).await.unwrap());
     // A mark of the run that ended does not arm it.
@@ -173,7 +173,7 @@ async fn restart_in_the_moment_of_loading_a_script_is_noticed() {
     assert_eq!(failure.effect, Effect::Unknown, "{failure}");
     // The script is known now, and the connection is another one.
     let after = prepared(&member, &claim, None).await;
-    assert_eq!(after.memory.armed(), None);
+    assert_eq!(after.state.armed(), None);
 }
 
 /// Nobody hears whether the new run has learned the script: the answer comes too late, and nothing is asked after it.
@@ -200,7 +200,7 @@ async fn restart_behind_a_script_without_an_answer_in_time_is_noticed() {
     assert_eq!(failure.effect, Effect::Unknown, "{failure}");
     delivering.send_replace(true);
     let after = prepared(&member, &claim, Some(Fence::new(5, 1, 0))).await;
-    assert_eq!(after.memory.armed(), None, "the script of the earlier run answered for it");
+    assert_eq!(after.state.armed(), None, "the script of the earlier run answered for it");
 }
 
 /// A client that has not heard of the restart must not be served because another one has.
@@ -214,8 +214,8 @@ async fn restart_that_a_proxy_hides_is_noticed_by_each_client() {
     // The other client makes the server know all scripts of its present run.
     let other = node(&server.url());
     let theirs = mutex("other");
-    assert_eq!(prepared(&other, &theirs, None).await.memory.armed(), None);
+    assert_eq!(prepared(&other, &theirs, None).await.state.armed(), None);
     let after = prepared(&member, &claim, Some(Fence::new(5, 1, 0))).await;
-    assert_eq!(after.memory.armed(), None);
+    assert_eq!(after.state.armed(), None);
     assert!(matches!(after.vote, Vote::Yours { fence: None, .. }), "it took a fence: {:?}", after.vote);
 }

@@ -77,7 +77,7 @@ impl VoteTally {
     pub fn record(&mut self, member: usize, outcome: Result<Answer, Failure>) {
         let same_server = |answer: &Answer| {
             let twin =
-                self.answers().find(|(other, twin)| *other != member && twin.memory.run == answer.memory.run);
+                self.answers().find(|(other, twin)| *other != member && twin.state.run == answer.state.run);
             twin.map(|(other, _)| other)
         };
         let reply = match outcome {
@@ -107,7 +107,7 @@ impl VoteTally {
     /// Returns `true` if the rest need not be waited for: a majority that can vote has answered, or the rest
     /// cannot make one.
     pub fn can_close(&self) -> bool {
-        let armed = self.answers().filter(|(_, answer)| answer.memory.armed().is_some()).count();
+        let armed = self.answers().filter(|(_, answer)| answer.state.armed().is_some()).count();
         let pending = self.members.iter().filter(|reply| matches!(reply, Reply::Pending)).count();
         armed >= self.majority() || (self.answered() >= self.majority() && armed + pending < self.majority())
     }
@@ -132,7 +132,7 @@ impl VoteTally {
         };
         // A member that restarted with old data may have the lock and the fence of an attempt that was withdrawn.
         let of_armed = || {
-            let armed = self.answers().filter(|(_, answer)| answer.memory.armed().is_some());
+            let armed = self.answers().filter(|(_, answer)| answer.state.armed().is_some());
             armed.filter_map(|(_, answer)| answer.granted_before())
         };
         let mut best = 0;
@@ -159,7 +159,7 @@ impl VoteTally {
     fn write<'a>(&'a self, locked: impl Iterator<Item = (usize, &'a Answer, u64, Fence)> + Clone) -> Verdict {
         match next_fence(locked.clone().map(|(_, _, epoch, last)| (epoch, last))) {
             Some(fence) => {
-                let to = locked.map(|(member, answer, _, _)| (member, answer.memory.run.clone())).collect();
+                let to = locked.map(|(member, answer, _, _)| (member, answer.state.run.clone())).collect();
                 Verdict::Write { fence, to }
             }
             None => Verdict::Undecided,
@@ -169,7 +169,7 @@ impl VoteTally {
     /// Returns the reason why it cannot be granted.
     fn refusal(&self, counting: Counting) -> Verdict {
         let silent = self.members.iter().filter(|reply| matches!(reply, Reply::Pending)).count();
-        let unarmed = self.answers().filter(|(_, answer)| answer.memory.armed().is_none()).count();
+        let unarmed = self.answers().filter(|(_, answer)| answer.state.armed().is_none()).count();
         let lost = self.failures().count() + unarmed + if counting == Counting::Closed { silent } else { 0 };
         if self.members.len() - lost < self.majority() {
             // There is no hurry here, and the report is better with all replies.
@@ -211,7 +211,7 @@ impl VoteTally {
         let effect = if self.members.iter().any(unsure) { Effect::Unknown } else { Effect::None };
         let report = self.report();
         let unarmed =
-            || self.answers().map(|(_, answer)| &answer.memory).filter(|memory| memory.armed().is_none());
+            || self.answers().map(|(_, answer)| &answer.state).filter(|state| state.armed().is_none());
         let armed = self.answered() - unarmed().count();
         if unarmed().next().is_none() {
             let kind = common_kind(self.failures());
@@ -221,7 +221,7 @@ impl VoteTally {
         }
         let text = format!("cannot issue a fence: {armed} of {count} servers are armed, {needed} are needed");
         // A member that is known to have served before could have forgotten anything.
-        let unused = armed == 0 && unarmed().all(|memory| memory.mark.is_none());
+        let unused = armed == 0 && unarmed().all(|state| state.mark.is_none());
         let advice = if unused {
             "servers that never served are armed once all of them answer and max-ttl has passed since they were first asked; to \
              begin at once: leasehold redlock rearm"
@@ -245,7 +245,7 @@ impl VoteTally {
             Reply::Pending => format!("{name} is silent"),
             Reply::Failed(failure) => failure.detail().to_owned(),
             Reply::Answer(answer) => {
-                answer.memory.trouble(name).unwrap_or_else(|| format!("{name} is armed"))
+                answer.state.trouble(name).unwrap_or_else(|| format!("{name} is armed"))
             }
         });
         reports.collect::<Vec<_>>().join("; ")
@@ -254,7 +254,7 @@ impl VoteTally {
     /// Returns the armed members whose lock the claim has: number, answer, epoch, and greatest fence.
     fn locked(&self) -> impl Iterator<Item = (usize, &Answer, u64, Fence)> + Clone {
         self.answers().filter_map(|(member, answer)| match answer.vote {
-            Vote::Yours { last, .. } => Some((member, answer, answer.memory.armed()?, last)),
+            Vote::Yours { last, .. } => Some((member, answer, answer.state.armed()?, last)),
             Vote::Theirs { .. } => None,
         })
     }
@@ -294,38 +294,38 @@ mod tests {
     use super::super::{Mark, MemberState, NO_FENCE};
     use super::*;
 
-    fn memory(armed: Option<u64>) -> MemberState {
+    fn state(armed: Option<u64>) -> MemberState {
         let mark = armed.map(|epoch| Mark { epoch, run: "run".to_owned() });
         MemberState { run: "run".to_owned(), mark, unarmed_since: None, unix_us: 0 }
     }
 
     fn yours(seq: u64) -> Answer {
         let last = if seq == 0 { NO_FENCE } else { Fence::new(1, seq, 0) };
-        Answer { memory: memory(Some(1)), vote: Vote::Yours { last, fence: None } }
+        Answer { state: state(Some(1)), vote: Vote::Yours { last, fence: None } }
     }
 
     fn held(seq: u64) -> Answer {
         let fence = Fence::new(1, seq, 0);
-        Answer { memory: memory(Some(1)), vote: Vote::Yours { last: fence, fence: Some(fence) } }
+        Answer { state: state(Some(1)), vote: Vote::Yours { last: fence, fence: Some(fence) } }
     }
 
     fn theirs(granted: bool, millis: u64) -> Answer {
         let ends_in = Duration::from_millis(millis);
-        Answer { memory: memory(Some(1)), vote: Vote::Theirs { granted, ends_in, listeners: 3 } }
+        Answer { state: state(Some(1)), vote: Vote::Theirs { granted, ends_in, listeners: 3 } }
     }
 
     fn forgot(mut answer: Answer, mark: Option<Mark>) -> Answer {
-        answer.memory.mark = mark;
+        answer.state.mark = mark;
         answer
     }
 
     /// Makes it the answer of a server of its own.
     fn of_server(number: usize, mut answer: Answer) -> Answer {
         let run = format!("run {number}");
-        if let Some(mark) = answer.memory.mark.as_mut().filter(|mark| mark.run == answer.memory.run) {
+        if let Some(mark) = answer.state.mark.as_mut().filter(|mark| mark.run == answer.state.run) {
             mark.run.clone_from(&run);
         }
-        answer.memory.run = run;
+        answer.state.run = run;
         answer
     }
 

@@ -184,7 +184,7 @@ impl Member for Node {
         last: Option<Fence>,
     ) -> Result<Answer, Failure> {
         self.returned_with.lock().unwrap().push(last);
-        let answer = || Answer { memory: self.state_now(), vote: self.vote(claim, stamp) };
+        let answer = || Answer { state: self.state_now(), vote: self.vote(claim, stamp) };
         self.handle(Ask::Prepare, answer).await
     }
 

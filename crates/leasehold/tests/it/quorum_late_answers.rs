@@ -154,7 +154,7 @@ impl Member for MemoryMember {
             }
         };
         self.pass(sent, Gate::BeforeAnswer).await;
-        Ok(Answer { memory: self.state_now(), vote })
+        Ok(Answer { state: self.state_now(), vote })
     }
 
     async fn accept(

@@ -56,7 +56,7 @@ fn parse_state(texts: &[String]) -> Option<MemberState> {
 }
 
 fn parse_answer(texts: &[String]) -> Option<Answer> {
-    let memory = parse_state(texts)?;
+    let state = parse_state(texts)?;
     let vote = match texts.get(4..)? {
         [kind, last, fence] if kind == "yours" => {
             let fence = if fence.is_empty() { None } else { Some(parse_fence(fence)?) };
@@ -69,7 +69,7 @@ fn parse_answer(texts: &[String]) -> Option<Answer> {
         },
         _ => return None,
     };
-    Some(Answer { memory, vote })
+    Some(Answer { state, vote })
 }
 
 fn parse_view(texts: &[String]) -> Option<MemberView> {
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn answers_of_the_first_round_are_read() {
         let answer = parse_answer(&split("ab||5 ab|1800000000000000|yours|5 3|")).unwrap();
-        assert_eq!(answer.memory.armed(), Some(5));
+        assert_eq!(answer.state.armed(), Some(5));
         assert_eq!(answer.vote, Vote::Yours { last: Fence::new(5, 3, 0), fence: None });
         let answer = parse_answer(&split("ab|7||1800000000000000|theirs|granted|20|4")).unwrap();
-        assert_eq!((answer.memory.mark, answer.memory.unarmed_since), (None, Some(7)));
+        assert_eq!((answer.state.mark, answer.state.unarmed_since), (None, Some(7)));
         let ends_in = Duration::from_millis(20);
         assert_eq!(answer.vote, Vote::Theirs { granted: true, ends_in, listeners: 4 });
         for bad in ["", "ab|7||1", "ab|x||1|yours|5 3|", "ab|7||1|yours|5|", "ab|7||1|theirs|granted|-2|4"] {
@@ -119,8 +119,8 @@ mod tests {
     #[test]
     fn answer_to_a_client_that_returns_is_one_text_with_lines() {
         let text = |text: &str| answer(Value::BulkString(text.into()));
-        let Answer { memory, vote } = text("ab\n\n5 ab\n1800000000000000\nyours\n5 4\n5 4").unwrap();
-        assert_eq!((memory.armed(), memory.unix_us), (Some(5), 1_800_000_000_000_000));
+        let Answer { state, vote } = text("ab\n\n5 ab\n1800000000000000\nyours\n5 4\n5 4").unwrap();
+        assert_eq!((state.armed(), state.unix_us), (Some(5), 1_800_000_000_000_000));
         let fence = Fence::new(5, 4, 0);
         assert_eq!(vote, Vote::Yours { last: fence, fence: Some(fence) });
         for bad in

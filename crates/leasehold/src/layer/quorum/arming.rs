@@ -60,7 +60,7 @@ impl Arming {
         if answered(&outcomes).count() < majority {
             return Err(self.members.failure(&outcomes));
         }
-        let mut runs: Vec<&str> = answered(&outcomes).map(|(_, memory)| memory.run.as_str()).collect();
+        let mut runs: Vec<&str> = answered(&outcomes).map(|(_, state)| state.run.as_str()).collect();
         runs.sort_unstable();
         if runs.windows(2).any(|pair| pair[0] == pair[1]) {
             let text =
@@ -70,7 +70,7 @@ impl Arming {
         for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().err()) {
             tracing::warn!(%failure, "a server of the quorum does not serve");
         }
-        if answered(&outcomes).any(|(_, memory)| memory.armed().is_none()) {
+        if answered(&outcomes).any(|(_, state)| state.armed().is_none()) {
             self.arm(&outcomes).await;
         }
         Ok(())
@@ -93,12 +93,12 @@ impl Arming {
 
     /// Arms the members that may be armed.
     async fn arm(&self, outcomes: &Outcomes<MemberState>) {
-        let armed: Vec<_> = answered(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
-        let unarmed: Vec<_> = answered(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
+        let armed: Vec<_> = answered(outcomes).filter(|(_, state)| state.armed().is_some()).collect();
+        let unarmed: Vec<_> = answered(outcomes).filter(|(_, state)| state.armed().is_none()).collect();
         let ready: Vec<_> =
-            unarmed.iter().copied().filter(|(_, memory)| memory.unarmed_for() >= self.quarantine).collect();
+            unarmed.iter().copied().filter(|(_, state)| state.unarmed_for() >= self.quarantine).collect();
         if armed.len() >= self.members.majority() && !ready.is_empty() {
-            let Some(epoch) = armed.iter().filter_map(|(_, memory)| memory.armed()).max() else { return };
+            let Some(epoch) = armed.iter().filter_map(|(_, state)| state.armed()).max() else { return };
             let raised = self.mark_all(&armed, epoch + 1).await;
             // Invariant: only a client that raised a majority to an epoch brings members back in it.
             if raised.iter().filter(|(_, marked)| matches!(marked, Ok(true))).count()
@@ -115,11 +115,11 @@ impl Arming {
         }
         let is_new = unarmed.len() == self.members.count()
             && ready.len() == unarmed.len()
-            && unarmed.iter().all(|(_, memory)| memory.mark.is_none());
+            && unarmed.iter().all(|(_, state)| state.mark.is_none());
         if is_new {
             let again = self.read_unchanged(outcomes).await;
             let all: Vec<_> = answered(&again).collect();
-            let Some(epoch) = all.iter().map(|(_, memory)| memory.unix_us).max() else { return };
+            let Some(epoch) = all.iter().map(|(_, state)| state.unix_us).max() else { return };
             if all.len() == self.members.count() {
                 self.mark_all(&all, epoch).await;
             }
@@ -135,8 +135,8 @@ impl Arming {
         if all.len() < majority {
             return Err(self.members.failure(&outcomes));
         }
-        let marked = all.iter().filter_map(|(_, memory)| memory.mark.as_ref()).map(|mark| mark.epoch + 1);
-        let clocks = all.iter().map(|(_, memory)| memory.unix_us);
+        let marked = all.iter().filter_map(|(_, state)| state.mark.as_ref()).map(|mark| mark.epoch + 1);
+        let clocks = all.iter().map(|(_, state)| state.unix_us);
         // Members that do not answer may have been in a greater epoch than any that is left. Epochs
         // begin at the wall clock and rise by one, so it is ahead of all of them.
         let epoch = marked.chain(clocks).max().unwrap_or(1);
@@ -206,11 +206,11 @@ impl Arming {
         epoch: u64,
     ) -> Vec<(usize, Result<bool, Failure>)> {
         let mut marking = tokio::task::JoinSet::new();
-        for (number, memory) in chosen {
-            let (number, memory, members) = (*number, (*memory).clone(), self.members.clone());
+        for (number, state) in chosen {
+            let (number, state, members) = (*number, (*state).clone(), self.members.clone());
             marking.spawn(Unforked::new(async move {
                 let Some(member) = members.member(number) else { return (number, Ok(false)) };
-                (number, member.set_epoch(&memory, epoch).await)
+                (number, member.set_epoch(&state, epoch).await)
             }));
         }
         let mut outcomes = Vec::with_capacity(chosen.len());

@@ -120,7 +120,7 @@ impl Quorum {
                 // claim that holds.
                 let may_have_locked = !matches!(&outcome, Err(failure) if failure.effect == Effect::None);
                 if let Ok(answer) = &outcome
-                    && answer.memory.armed().is_none()
+                    && answer.state.armed().is_none()
                 {
                     // Also by an answer that nobody waits for: the member may always be the slowest.
                     arming.arm_in_background();

@@ -48,7 +48,7 @@ impl Quorum {
 
 /// Returns `true` if a member answered that it has no mark of its present run.
 fn is_unarmed(outcome: Option<&Result<MemberState, Failure>>) -> bool {
-    matches!(outcome, Some(Ok(memory)) if memory.armed().is_none())
+    matches!(outcome, Some(Ok(state)) if state.armed().is_none())
 }
 
 /// Returns why a member has no vote; `None` if it has one.
@@ -56,6 +56,6 @@ fn trouble(name: &str, outcome: Option<&Result<MemberState, Failure>>) -> Option
     match outcome {
         None => Some(format!("{name} is silent")),
         Some(Err(failure)) => Some(failure.detail().to_owned()),
-        Some(Ok(memory)) => memory.trouble(name),
+        Some(Ok(state)) => state.trouble(name),
     }
 }

@@ -15,7 +15,7 @@ if not stored then return marked end
 local epoch, seq = parse_record(record, name, taken)
 if not epoch then return seq end
 local left = found[1] and redis.call('PTTL', lock) or 0
-local answer, problem = memory(stored, of_run, KEYS[4])
+local answer, problem = member_state(stored, of_run, KEYS[4])
 if not answer then return problem end
 if of_run ~= RUN and answer[2] == '' then
   -- The first request without a mark of this run stores its time. If that is refused, the next one does.

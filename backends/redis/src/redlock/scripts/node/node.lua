@@ -47,7 +47,7 @@ local function whole(number) return string.format('%.0f', number) end
 
 -- Returns the server's state as four texts: its run, since when it is known to be unarmed or nothing, its mark, and its
 -- clock; or an error.
-local function memory(mark, of_run, unarmed)
+local function member_state(mark, of_run, unarmed)
   local since = ''
   if of_run ~= RUN then
     local stored = redis.call('GET', unarmed)
