@@ -73,7 +73,7 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::state`].
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure>;
+    async fn renew(&self, batch: &[MemberRenew<'_>]) -> Result<Vec<MemberRenewal>, Failure>;
 
     /// Locks a free resource for a claim that is known to hold. `stamp` is one that no second round names.
     ///
@@ -261,18 +261,18 @@ pub enum Vote {
 /// Below every fence that is granted.
 pub const NO_FENCE: Fence = Fence::new(0, 0, 0);
 
-/// One claim to be kept.
+/// A claim to renew on a member.
 #[derive(Clone, Copy, Debug)]
-pub struct KeepAlive<'a> {
+pub struct MemberRenew<'a> {
     /// The claim.
     pub claim: &'a Claim,
     /// Its fence, where the caller knows that it was granted.
     pub fence: Option<Fence>,
 }
 
-/// The outcome of extending a lock.
+/// The answer of a member to a claim to renew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeepOutcome {
+pub enum MemberRenewal {
     /// The lock runs for another ttl.
     Extended,
     /// The lock does not exist.

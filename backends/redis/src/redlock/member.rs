@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Member, MemberState, MemberView, Notification, RequestStamp, Subscription,
+    Answer, MemberRenew, MemberRenewal, Member, MemberState, MemberView, Notification, RequestStamp, Subscription,
 };
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
@@ -213,11 +213,11 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
+    async fn renew(&self, batch: &[MemberRenew<'_>]) -> Result<Vec<MemberRenewal>, Failure> {
         let mut keys = Vec::with_capacity(batch.len());
         let mut args = Vec::with_capacity(3 * batch.len());
         let mut shortest = self.config.timeout;
-        for KeepAlive { claim, fence } in batch {
+        for MemberRenew { claim, fence } in batch {
             keys.push(self.keys(&claim.resource).key(LOCK));
             let fence = fence.map(answers::fence_text).unwrap_or_default();
             args.extend([claim.id.to_hex(), reply::millis(claim.ttl), fence]);
@@ -226,9 +226,9 @@ impl Member for RedisNode {
         let request = Request { script: &scripts::RENEW, keys, args, confirm: None };
         let answer = self.conn.run(&request, self.limit_for(shortest)).await?;
         let read = |number| match number {
-            1 => KeepOutcome::Extended,
-            0 => KeepOutcome::Free,
-            _ => KeepOutcome::Refused,
+            1 => MemberRenewal::Extended,
+            0 => MemberRenewal::Free,
+            _ => MemberRenewal::Refused,
         };
         Ok(reply::numbers(answer, batch.len())?.into_iter().map(read).collect())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, NO_FENCE, Notification, RequestStamp, Vote,
+    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, NO_FENCE, Notification, RequestStamp, Vote,
 };
 use leasehold_core::{Claim, FailureKind, Fence, Note, Share};
 use leasehold_redis::RedlockConfig;
@@ -238,11 +238,11 @@ async fn renewal_extends_what_was_granted_and_names_what_was_not() {
     let renew = async |ttl| {
         let claims: Vec<Claim> = claims.iter().map(|claim| claim.clone().ttl(ttl)).collect();
         let known = [None, None, Some(fence(5, 2)), Some(fence(5, 3)), None, None, None];
-        let batch: Vec<KeepAlive<'_>> =
-            claims.iter().zip(known).map(|(claim, fence)| KeepAlive { claim, fence }).collect();
+        let batch: Vec<MemberRenew<'_>> =
+            claims.iter().zip(known).map(|(claim, fence)| MemberRenew { claim, fence }).collect();
         member.renew(&batch).await.unwrap()
     };
-    use KeepOutcome::{Extended, Free, Refused};
+    use MemberRenewal::{Extended, Free, Refused};
     let expected = [Extended, Refused, Extended, Refused, Free, Refused, Refused];
     let ends = async |name: &str| -> u64 {
         text(&server, &["PTTL", &format!("{{lh:{name}}}:vote")]).await.unwrap().parse().unwrap()

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use leasehold::TokioClock;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
+    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
     RequestStamp, Seen, Subscription, Vote,
 };
 use leasehold_core::{
@@ -204,11 +204,11 @@ impl Member for Node {
         self.handle(Ask::Accept, accept).await
     }
 
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
-        let answer = |keep: &KeepAlive<'_>| match self.holder() {
-            None => KeepOutcome::Free,
-            Some(id) if id == keep.claim.id => KeepOutcome::Extended,
-            Some(_) => KeepOutcome::Refused,
+    async fn renew(&self, batch: &[MemberRenew<'_>]) -> Result<Vec<MemberRenewal>, Failure> {
+        let answer = |renew: &MemberRenew<'_>| match self.holder() {
+            None => MemberRenewal::Free,
+            Some(id) if id == renew.claim.id => MemberRenewal::Extended,
+            Some(_) => MemberRenewal::Refused,
         };
         let answers = batch.iter().map(answer).collect();
         self.handle(Ask::Renew, || answers).await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, RequestStamp, Subscription,
+    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, MemberView, RequestStamp, Subscription,
 };
 use leasehold_core::{Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource, Severity};
 
@@ -102,7 +102,7 @@ impl Member for Node {
         unasked()
     }
 
-    async fn renew(&self, _: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
+    async fn renew(&self, _: &[MemberRenew<'_>]) -> Result<Vec<MemberRenewal>, Failure> {
         unasked()
     }
 

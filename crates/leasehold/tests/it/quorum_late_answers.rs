@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use leasehold::TokioClock;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
+    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
     RequestStamp, Seen, Subscription, Vote,
 };
 use leasehold_core::{
@@ -172,15 +172,15 @@ impl Member for MemoryMember {
         Ok(meant.map(|lock| lock.fence = Some(fence)).is_some())
     }
 
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
+    async fn renew(&self, batch: &[MemberRenew<'_>]) -> Result<Vec<MemberRenewal>, Failure> {
         self.check().await?;
         let sent = *self.gate.borrow();
         let answers = {
             let lock = self.lock.lock().unwrap();
-            let answer = |keep: &KeepAlive<'_>| match &*lock {
-                None => KeepOutcome::Free,
-                Some(lock) if lock.id == keep.claim.id => KeepOutcome::Extended,
-                Some(_) => KeepOutcome::Refused,
+            let answer = |renew: &MemberRenew<'_>| match &*lock {
+                None => MemberRenewal::Free,
+                Some(lock) if lock.id == renew.claim.id => MemberRenewal::Extended,
+                Some(_) => MemberRenewal::Refused,
             };
             batch.iter().map(answer).collect()
         };

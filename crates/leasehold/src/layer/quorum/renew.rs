@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
+use leasehold_core::quorum::{MemberRenew, MemberRenewal, Member};
 use leasehold_core::{Claim, Fence, Renew, Renewal};
 
 use super::Quorum;
@@ -44,14 +44,14 @@ impl Quorum {
         let call = |_, member: Arc<dyn Member>| {
             let claims = claims.clone();
             async move {
-                let batch: Vec<KeepAlive<'_>> =
-                    claims.iter().map(|(claim, fence)| KeepAlive { claim, fence: *fence }).collect();
+                let batch: Vec<MemberRenew<'_>> =
+                    claims.iter().map(|(claim, fence)| MemberRenew { claim, fence: *fence }).collect();
                 member.renew(&batch).await
             }
         };
         let count = claims.len();
-        let decided = |outcomes: &Outcomes<Vec<KeepOutcome>>| {
-            (0..count).all(|index| self.is_kept(outcomes, index).is_some())
+        let decided = |outcomes: &Outcomes<Vec<MemberRenewal>>| {
+            (0..count).all(|index| self.is_renewed(outcomes, index).is_some())
         };
         let (mut outcomes, mut rest) = self.members.gather_with_rest(call, decided).await;
         // The answer of a member that is only slow may be the one that a lease lacks, if another one has forgotten it.
@@ -59,7 +59,7 @@ impl Quorum {
             let Some((number, outcome)) = rest.recv().await else { break };
             outcomes[number] = Some(outcome);
         }
-        let renewals = (0..count).map(|index| match self.is_kept(&outcomes, index) {
+        let renewals = (0..count).map(|index| match self.is_renewed(&outcomes, index) {
             Some(true) => Renewal::Renewed,
             Some(false) => Renewal::Lost,
             None => Renewal::Unknown(self.members.failure(&outcomes)),
@@ -78,7 +78,7 @@ impl Quorum {
     }
 
     /// Returns whether a claim holds; `None` if the answers do not decide it.
-    fn is_kept(&self, outcomes: &Outcomes<Vec<KeepOutcome>>, index: usize) -> Option<bool> {
+    fn is_renewed(&self, outcomes: &Outcomes<Vec<MemberRenewal>>, index: usize) -> Option<bool> {
         let majority = self.members.majority();
         let counts = AnswerCounts::of(outcomes, index);
         if counts.extended >= majority {
@@ -104,22 +104,22 @@ struct Repair {
 impl Repair {
     /// Locks the claims on each member that answers, in tasks: the renewal does not wait, because a member that
     /// has forgotten everything takes a request for each claim.
-    fn start(self, outcomes: Outcomes<Vec<KeepOutcome>>, mut rest: Rest<Vec<KeepOutcome>>) {
+    fn start(self, outcomes: Outcomes<Vec<MemberRenewal>>, mut rest: Rest<Vec<MemberRenewal>>) {
         let repair = Arc::new(self);
         let is_complete = outcomes.iter().all(Option::is_some);
         for (number, outcome) in outcomes.into_iter().enumerate() {
-            let Some(Ok(kept)) = outcome else { continue };
-            if repair.missing(&kept).next().is_some() {
+            let Some(Ok(answers)) = outcome else { continue };
+            if repair.missing(&answers).next().is_some() {
                 let repair = repair.clone();
-                leasehold_machine::spawn(async move { repair.on(number, &kept).await });
+                leasehold_machine::spawn(async move { repair.on(number, &answers).await });
             }
         }
         if !is_complete && repair.renewed.contains(&true) {
             // A member that is always the slowest would have the claim never again.
             leasehold_machine::spawn(async move {
                 while let Some((number, outcome)) = rest.recv().await {
-                    if let Ok(kept) = outcome {
-                        repair.on(number, &kept).await;
+                    if let Ok(answers) = outcome {
+                        repair.on(number, &answers).await;
                     }
                 }
             });
@@ -127,9 +127,9 @@ impl Repair {
     }
 
     /// Locks the claims on one member, which answered this.
-    async fn on(&self, number: usize, kept: &[KeepOutcome]) {
+    async fn on(&self, number: usize, answers: &[MemberRenewal]) {
         let Some(member) = self.members.member(number) else { return };
-        for index in self.missing(kept) {
+        for index in self.missing(answers) {
             let (claim, Some(fence)) = &self.claims[index] else { continue };
             let request = self.marks[index].request(number);
             if self.marks[index].is_ended() {
@@ -149,10 +149,11 @@ impl Repair {
     }
 
     /// Returns the claims that hold, and that the member has forgotten.
-    fn missing(&self, kept: &[KeepOutcome]) -> impl Iterator<Item = usize> {
-        let is_missing =
-            |(index, kept): &(usize, &KeepOutcome)| **kept == KeepOutcome::Free && self.renewed[*index];
-        kept.iter().take(self.renewed.len()).enumerate().filter(is_missing).map(|(index, _)| index)
+    fn missing(&self, answers: &[MemberRenewal]) -> impl Iterator<Item = usize> {
+        let is_missing = |(index, answer): &(usize, &MemberRenewal)| {
+            **answer == MemberRenewal::Free && self.renewed[*index]
+        };
+        answers.iter().take(self.renewed.len()).enumerate().filter(is_missing).map(|(index, _)| index)
     }
 }
 
@@ -163,12 +164,12 @@ struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    fn of(outcomes: &Outcomes<Vec<KeepOutcome>>, index: usize) -> AnswerCounts {
-        let kept = || {
+    fn of(outcomes: &Outcomes<Vec<MemberRenewal>>, index: usize) -> AnswerCounts {
+        let answers = || {
             outcomes.iter().filter_map(move |outcome| outcome.as_ref()?.as_ref().ok()?.get(index).copied())
         };
-        let extended = kept().filter(|kept| *kept == KeepOutcome::Extended).count();
-        AnswerCounts { extended, gone: kept().count() - extended }
+        let extended = answers().filter(|answer| *answer == MemberRenewal::Extended).count();
+        AnswerCounts { extended, gone: answers().count() - extended }
     }
 }
 
