@@ -7,7 +7,7 @@
 //!
 //! Members know nothing of each other. Which answers are enough is decided by a [`VoteTally`].
 
-mod ballot;
+mod vote_tally;
 
 use std::fmt::{self, Debug};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::{Claim, ClaimId, Failure, Fence, Note, Resource};
 
-pub use ballot::{Counting, Verdict, VoteTally, common_kind, majority};
+pub use vote_tally::{Counting, Verdict, VoteTally, common_kind, majority};
 
 /// One server of several. Each call is carried out by the server in one step, and has a time limit of the
 /// member's own.
