@@ -172,7 +172,7 @@ impl VoteTally {
         let unarmed = self.answers().filter(|(_, answer)| answer.state.armed().is_none()).count();
         let lost = self.failures().count() + unarmed + if counting == Counting::Closed { silent } else { 0 };
         if self.members.len() - lost < self.majority() {
-            // There is no hurry here, and the report is better with all replies.
+            // It fails whatever the rest replies, which is waited for only because the failure reports all replies.
             let all = silent == 0 || counting == Counting::Closed;
             return if all { Verdict::Failed(self.failure()) } else { Verdict::Undecided };
         }
@@ -333,19 +333,19 @@ mod tests {
         Failure::unanswered("x did not answer")
     }
 
-    fn ballot(answers: Vec<Option<Result<Answer, Failure>>>) -> VoteTally {
+    fn tally_of(answers: Vec<Option<Result<Answer, Failure>>>) -> VoteTally {
         let names: Vec<String> = (0..answers.len()).map(|member| format!("m{member}")).collect();
-        let mut ballot = VoteTally::new(names.into());
+        let mut tally = VoteTally::new(names.into());
         for (member, answer) in answers.into_iter().enumerate() {
             if let Some(answer) = answer {
-                ballot.record(member, answer.map(|answer| of_server(member, answer)));
+                tally.record(member, answer.map(|answer| of_server(member, answer)));
             }
         }
-        ballot
+        tally
     }
 
     fn verdict(answers: Vec<Option<Result<Answer, Failure>>>) -> Verdict {
-        ballot(answers).verdict(Counting::Open)
+        tally_of(answers).verdict(Counting::Open)
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         for mark in [None, old] {
             let answers = || vec![Some(Ok(yours(1))), Some(Ok(forgot(yours(0), mark.clone()))), None];
             assert!(matches!(verdict(answers()), Verdict::Undecided));
-            let Verdict::Failed(failure) = ballot(answers()).verdict(Counting::Closed) else { panic!() };
+            let Verdict::Failed(failure) = tally_of(answers()).verdict(Counting::Closed) else { panic!() };
             assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown));
             assert!(
                 failure.detail().contains("m1 is not armed") && failure.detail().contains("m2 is silent")
@@ -389,7 +389,7 @@ mod tests {
             (vec![unarmed(), failed(), None], false),
             (vec![armed(), unarmed(), unarmed(), armed(), None], false),
         ] {
-            assert_eq!(ballot(answers.clone()).can_close(), can_close, "{answers:?}");
+            assert_eq!(tally_of(answers.clone()).can_close(), can_close, "{answers:?}");
         }
     }
 
@@ -416,9 +416,9 @@ mod tests {
     #[test]
     fn earlier_grant_is_found_again_before_a_new_decision() {
         let answers = vec![Some(Ok(held(5))), Some(Ok(yours(4))), Some(Ok(yours(0))), None, None];
-        let ballot = ballot(answers);
-        assert!(matches!(ballot.verdict(Counting::Open), Verdict::Undecided));
-        assert!(matches!(ballot.verdict(Counting::Closed), Verdict::Write { .. }));
+        let tally = tally_of(answers);
+        assert!(matches!(tally.verdict(Counting::Open), Verdict::Undecided));
+        assert!(matches!(tally.verdict(Counting::Closed), Verdict::Write { .. }));
         let answers = vec![Some(Ok(held(5))), Some(Ok(held(5))), None];
         assert!(matches!(verdict(answers), Verdict::Held(fence) if fence == Fence::new(1, 5, 0)));
     }
@@ -431,7 +431,7 @@ mod tests {
             || vec![Some(Ok(forgot(held(6), old.clone()))), Some(Ok(held(6))), Some(Ok(theirs(true, 30)))];
         let lost = verdict(answers());
         assert!(!matches!(lost, Verdict::Held(_) | Verdict::Write { .. }), "{lost:?}");
-        assert!(ballot(answers()).saw_earlier_grant(), "it may hold as far as this client knows");
+        assert!(tally_of(answers()).saw_earlier_grant(), "it may hold as far as this client knows");
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn members_without_an_answer_may_be_free_sooner() {
         let end_of = |answers| {
-            let Verdict::Busy { free_in, .. } = ballot(answers).verdict(Counting::Open) else { panic!() };
+            let Verdict::Busy { free_in, .. } = tally_of(answers).verdict(Counting::Open) else { panic!() };
             free_in.as_millis()
         };
         let theirs = |ends_in| Some(Ok(theirs(true, ends_in)));
@@ -538,8 +538,8 @@ mod tests {
     fn failure_is_reported_when_all_have_replied() {
         let answers = || vec![Some(Err(silent())), Some(Err(silent())), None];
         assert!(matches!(verdict(answers()), Verdict::Undecided), "the report is better with all replies");
-        assert!(matches!(ballot(answers()).verdict(Counting::Closed), Verdict::Failed(_)));
-        let tally = ballot(answers());
+        assert!(matches!(tally_of(answers()).verdict(Counting::Closed), Verdict::Failed(_)));
+        let tally = tally_of(answers());
         assert!(tally.has_replied(0) && !tally.has_replied(2) && !tally.has_replied(3));
         assert!(!tally.saw_earlier_grant());
     }
