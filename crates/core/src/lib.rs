@@ -39,8 +39,6 @@ mod direct;
 mod failure;
 mod fence;
 mod finding;
-#[cfg(feature = "serde")]
-mod forms;
 #[cfg(test)]
 mod fuzz;
 mod grant;
@@ -51,6 +49,8 @@ mod profile;
 pub mod quorum;
 mod register;
 mod resource;
+#[cfg(feature = "serde")]
+mod serde_forms;
 mod share;
 mod snapshot;
 
