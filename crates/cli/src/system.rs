@@ -2,11 +2,11 @@
 
 pub(crate) mod caller;
 pub(crate) mod descriptors;
-pub(crate) mod ending;
 pub(crate) mod fork;
+pub(crate) mod keeper_socket;
+pub(crate) mod kill_tree;
 pub(crate) mod orphans;
 pub(crate) mod processes;
-pub(crate) mod rendezvous;
 pub(crate) mod script_fd;
 pub(crate) mod service_manager;
 pub(crate) mod signals;

@@ -29,7 +29,7 @@ use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
 use crate::system::descriptors;
 use crate::system::processes::KEEPER_NAME;
-use crate::system::rendezvous::Place;
+use crate::system::keeper_socket::Place;
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
 

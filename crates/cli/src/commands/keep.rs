@@ -26,7 +26,7 @@ use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
 use crate::system::caller::Caller;
 use crate::system::descriptors;
 use crate::system::processes::KEEPER_NAME;
-use crate::system::rendezvous;
+use crate::system::keeper_socket;
 use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
@@ -145,8 +145,8 @@ impl Section<'_> {
 
     /// Makes this process a keeper, and reports that to the process that has started it.
     async fn announce(&self, hold: &LockHold) -> io::Result<Announced> {
-        let socket = rendezvous::draw();
-        let listener = rendezvous::listen(&socket)?;
+        let socket = keeper_socket::draw();
+        let listener = keeper_socket::listen(&socket)?;
         let warden = match self.on_lost {
             Some(signal) => {
                 let warden = Warden::of_caller(hold.lives(), self.caller, signal)?;

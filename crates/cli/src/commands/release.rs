@@ -12,7 +12,7 @@ use crate::process::section::ask_to_release;
 use crate::request::args::hold::ReleaseArgs;
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::caller;
-use crate::system::rendezvous::{is_gone, may_listen};
+use crate::system::keeper_socket::{is_gone, may_listen};
 
 /// Runs `leasehold release`.
 ///

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::exit::{Exit, Problem};
 use crate::output::text::{now, visible, visible_name};
 use crate::output::writing::Writing;
-use crate::system::rendezvous::draw;
+use crate::system::keeper_socket::draw;
 use crate::system::service_manager::ServiceManager;
 
 /// A change of the state of a hold.

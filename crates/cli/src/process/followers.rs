@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use crate::process::keeper_lines::{Refusal, Report, WAITS};
 use crate::system::descriptors;
 use crate::system::processes::Identity;
-use crate::system::rendezvous::send_with;
+use crate::system::keeper_socket::send_with;
 
 /// Those that follow.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::output::text::visible_name;
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request};
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::processes::Identity;
-use crate::system::rendezvous::{self, Place, is_gone};
+use crate::system::keeper_socket::{self, Place, is_gone};
 
 /// Asks the keeper at this place to release the lock, and waits until it has.
 ///
@@ -28,7 +28,7 @@ use crate::system::rendezvous::{self, Place, is_gone};
 /// The keeper does not exist, ended without an answer, or said nothing for a while (`TimedOut`).
 pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
     let silent = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let mut stream = timeout(ANSWER_LIMIT, rendezvous::connect(keeper)).await.map_err(silent)??;
+    let mut stream = timeout(ANSWER_LIMIT, keeper_socket::connect(keeper)).await.map_err(silent)??;
     timeout(ANSWER_LIMIT, stream.write_all(Request::Release.line().as_bytes())).await.map_err(silent)??;
     let mut text = Vec::new();
     loop {
@@ -46,7 +46,7 @@ pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
 pub(crate) async fn living() -> (Vec<KeeperAddress>, Vec<String>) {
     let (mut living, mut over) = (Vec::new(), Vec::new());
     for keeper in Keepers::inherited().all() {
-        match rendezvous::may_listen(&keeper.place).await {
+        match keeper_socket::may_listen(&keeper.place).await {
             true => living.push(keeper.clone()),
             false => over.extend(keeper.tags.iter().cloned()),
         }
@@ -136,9 +136,9 @@ fn refused(refusal: Refusal, lock: &Resource) -> Problem {
 }
 
 async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<Begun> {
-    let mut stream = rendezvous::connect(&keeper.place).await?;
+    let mut stream = keeper_socket::connect(&keeper.place).await?;
     stream.write_all(request.line().as_bytes()).await?;
-    let (mut text, life) = rendezvous::receive_with(&stream).await?;
+    let (mut text, life) = keeper_socket::receive_with(&stream).await?;
     let mut newest = None;
     loop {
         if let Some(refusal) = Refusal::read(&text) {

@@ -8,7 +8,7 @@ use leasehold::Resource;
 use crate::exit::{Exit, Problem};
 use crate::output::text::visible_name;
 use crate::request::reentry::is_tag;
-use crate::system::rendezvous::Place;
+use crate::system::keeper_socket::Place;
 
 /// The keepers that this process inherits, the newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

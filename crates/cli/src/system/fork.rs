@@ -68,7 +68,7 @@ mod linux {
 
     use super::Forked;
     use crate::system::descriptors::close_inherited;
-    use crate::system::ending::{END_LIMIT, WARDEN_NAME, take_name};
+    use crate::system::kill_tree::{END_LIMIT, WARDEN_NAME, take_name};
     use crate::system::processes::{Identity, Process};
 
     /// A fork, as this process has it. It ends when this is dropped.

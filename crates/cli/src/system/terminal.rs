@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgrp, getpid, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-use crate::system::ending::is_warden_process;
+use crate::system::kill_tree::is_warden_process;
 use crate::system::processes;
 use crate::system::signals::was_ignored;
 

@@ -42,7 +42,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::ending::{
+use crate::system::kill_tree::{
     END_LIMIT, LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree, take_name,
 };
 use crate::system::fork::{Fork, Spare};

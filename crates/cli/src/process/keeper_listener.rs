@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::process::keeper_lines::Request;
-use crate::system::rendezvous;
+use crate::system::keeper_socket;
 
 /// The requests as they come.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<(Request, UnixStrea
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(stream) = rendezvous::trusted(stream) else { continue };
+        let Ok(stream) = keeper_socket::trusted(stream) else { continue };
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let sender = sender.clone();
         tokio::spawn(async move {

@@ -11,7 +11,7 @@ use crate::process::section;
 use crate::request::Request;
 use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{Outer, TAG, Tags};
-use crate::system::rendezvous::{Place, draw};
+use crate::system::keeper_socket::{Place, draw};
 
 /// Returns the tags that are passed on. These locks are held in outer runs and sections, and so many are not.
 ///
