@@ -144,7 +144,7 @@ async fn carry_out(verb: Verb, spare: Option<Spare>) -> Result<Exit, Problem> {
         Verb::Torture(args) => commands::torture::torture(*args).await,
         Verb::Watch(args) => commands::watch::watch(args).await,
         Verb::Revoke(args) => commands::revoke::revoke(args).await,
-        Verb::Break(args) => commands::break_claim::break_lock(args).await,
+        Verb::Break(args) => commands::break_claim::break_claim(args).await,
         Verb::Elect(args) => commands::elect::elect(*args).await,
         Verb::Doctor(args) => commands::doctor::doctor(args).await,
         Verb::Schema(args) => commands::schema::schema(&args),

@@ -26,7 +26,7 @@ use crate::request::store::StoreUrl;
 ///
 /// # Errors
 /// Usage, if a confirmation is needed and there is no terminal; the store failed; stdout cannot be written.
-pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
+pub(crate) async fn break_claim(args: BreakArgs) -> Result<Exit, Problem> {
     let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !may_ask {
         let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";

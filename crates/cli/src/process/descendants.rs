@@ -9,19 +9,19 @@ use crate::system::processes::{self, Identity, KEEPER_NAME, Process, descendants
 
 /// The living descendants of this process, from a moment on.
 #[derive(Debug)]
-pub(crate) struct Offspring {
+pub(crate) struct Descendants {
     /// Those that began before, and what descends from them.
     others: Vec<Identity>,
     warden: Pid,
 }
 
-impl Offspring {
+impl Descendants {
     /// Counts those that begin from now on, and not the warden.
-    pub(crate) fn from_now_on(warden: Pid) -> Offspring {
+    pub(crate) fn from_now_on(warden: Pid) -> Descendants {
         let all = processes::all();
         let before = descendants(&all, getpid());
         let others = all.iter().filter(|process| before.contains(&process.pid)).map(Process::identity);
-        Offspring { others: others.collect(), warden }
+        Descendants { others: others.collect(), warden }
     }
 
     /// Returns `true` if one lives, or a child has ended that was not reaped yet: a process that it has started
@@ -85,18 +85,18 @@ mod tests {
     fn earlier_children_and_what_they_start_are_others() {
         let pid = |pid| Pid::from_raw(pid).unwrap();
         let before = process(20, 10, 5);
-        let mut offspring = Offspring { others: vec![before.identity()], warden: pid(11) };
+        let mut found = Descendants { others: vec![before.identity()], warden: pid(11) };
         let all = [before, process(11, 10, 6), process(30, 10, 7), process(31, 30, 8), process(21, 20, 9)];
-        assert_eq!(offspring.among(&all, pid(10)), [pid(30), pid(31)]);
+        assert_eq!(found.among(&all, pid(10)), [pid(30), pid(31)]);
         // Both orphans are children now, and the id of the other's parent is used again.
-        assert!(!offspring.has_ended_child(&all, pid(10)));
+        assert!(!found.has_ended_child(&all, pid(10)));
         // It may have started another one after the list was made.
         let ended = Process::read("30 (x) Z 10 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0").unwrap();
-        assert!(offspring.among(std::slice::from_ref(&ended), pid(10)).is_empty());
-        assert!(offspring.has_ended_child(&[ended], pid(10)));
-        let mut offspring = Offspring { others: vec![process(20, 10, 5).identity()], warden: pid(11) };
-        assert_eq!(offspring.among(&all, pid(10)), [pid(30), pid(31)]);
+        assert!(found.among(std::slice::from_ref(&ended), pid(10)).is_empty());
+        assert!(found.has_ended_child(&[ended], pid(10)));
+        let mut found = Descendants { others: vec![process(20, 10, 5).identity()], warden: pid(11) };
+        assert_eq!(found.among(&all, pid(10)), [pid(30), pid(31)]);
         let later = [process(21, 10, 9), process(31, 10, 8), process(20, 10, 11)];
-        assert_eq!(offspring.among(&later, pid(10)), [pid(31), pid(20)]);
+        assert_eq!(found.among(&later, pid(10)), [pid(31), pid(20)]);
     }
 }

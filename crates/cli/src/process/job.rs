@@ -19,7 +19,7 @@ use crate::output::text::{duration, visible, visible_name};
 use crate::process::child::{Change, Child, Ending};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, first};
-use crate::process::descendants::Offspring;
+use crate::process::descendants::Descendants;
 use crate::request::{Launch, Leftovers, Loss, Request};
 use crate::system::kill_tree::is_out_of_reach;
 use crate::system::orphans;
@@ -37,7 +37,7 @@ pub(crate) struct Job<'a> {
     /// The command, until its end was seen.
     command: Option<Pid>,
     /// All that it has started, if that can be found.
-    offspring: Option<Offspring>,
+    descendants: Option<Descendants>,
     /// `None` if the command stays in the group of the caller, which has the terminal or not.
     terminal: Option<Terminal>,
     stderr: &'a Stderr,
@@ -99,7 +99,7 @@ impl<'a> Job<'a> {
         if !has_own_group || request.leftovers() == Leftovers::Await {
             orphans::adopt();
         }
-        let offspring = orphans::are_adopted().then(|| Offspring::from_now_on(warden.group()));
+        let descendants = orphans::are_adopted().then(|| Descendants::from_now_on(warden.group()));
         let mut terminal = if has_own_group { Terminal::controlling() } else { None };
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
             terminal.lend(warden.group());
@@ -109,7 +109,7 @@ impl<'a> Job<'a> {
             leases: LeaseWatch::new(hold, stderr, status),
             warden,
             command: None,
-            offspring,
+            descendants,
             terminal,
             stderr,
             status,
@@ -153,7 +153,7 @@ impl<'a> Job<'a> {
     fn signal(&mut self, signal: Signal) {
         match (self.group(), self.command) {
             (_, None) if self.request.leftovers() == Leftovers::Await => {
-                self.signal_offspring(signal);
+                self.signal_descendants(signal);
             }
             (Some(_), _) => self.warden.signal(signal),
             // It is a child whose end was not seen, so the id is its own.
@@ -163,8 +163,8 @@ impl<'a> Job<'a> {
     }
 
     /// Sends a signal to all that the command has started, and returns `true` if there was something.
-    fn signal_offspring(&mut self, signal: Signal) -> bool {
-        self.offspring.as_mut().is_some_and(|offspring| offspring.signal(signal))
+    fn signal_descendants(&mut self, signal: Signal) -> bool {
+        self.descendants.as_mut().is_some_and(|descendants| descendants.signal(signal))
     }
 
     /// Returns a process of the command that this one may not signal, since it runs as another user: a signal to a whole
@@ -172,12 +172,12 @@ impl<'a> Job<'a> {
     fn out_of_reach(&mut self) -> Option<Pid> {
         let (all, group) = (processes::all(), self.group());
         let is_in = |process: &&Process| group.is_some() && process.group == group && !process.is_over;
-        let offspring = self.offspring.as_mut().map(|offspring| offspring.living(&all)).unwrap_or_default();
+        let descendants = self.descendants.as_mut().map(|descendants| descendants.living(&all)).unwrap_or_default();
         let members = all.iter().filter(is_in).map(|process| process.pid);
         // The command is there also where this process may not list those of others; one that has ended is left out.
         let is_over = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_over);
         let command = self.command.filter(|command| !is_over(*command));
-        let mut found = command.into_iter().chain(members).chain(offspring);
+        let mut found = command.into_iter().chain(members).chain(descendants);
         found.find(|pid| is_out_of_reach(*pid))
     }
 
@@ -200,7 +200,7 @@ impl<'a> Job<'a> {
         self.signal(Signal::KILL);
         let mut passes = KILL_PASSES;
         // A process may start another one after the list was read.
-        while passes > 0 && self.signal_offspring(Signal::KILL) {
+        while passes > 0 && self.signal_descendants(Signal::KILL) {
             orphans::reap(&self.own_children());
             passes -= 1;
         }
@@ -249,7 +249,7 @@ impl<'a> Job<'a> {
         self.command = None;
         let had_terminal = self.take_terminal_back();
         if self.request.leftovers() == Leftovers::Await {
-            while self.has_offspring() && !self.is_to_end() {
+            while self.has_descendants() && !self.is_to_end() {
                 self.attend(signals, &mut listening).await;
             }
         }
@@ -296,9 +296,9 @@ impl<'a> Job<'a> {
     }
 
     /// Returns `true` if a process may live that the command has started.
-    fn has_offspring(&mut self) -> bool {
+    fn has_descendants(&mut self) -> bool {
         orphans::reap(&[self.warden.group()]);
-        self.offspring.as_mut().is_some_and(Offspring::may_live)
+        self.descendants.as_mut().is_some_and(Descendants::may_live)
     }
 
     /// Returns `true` if the signal was probably typed at the terminal of the caller's group, and has reached

@@ -22,7 +22,7 @@ use crate::process::followers::{Followers, hold_on, peer, refuse};
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request as Asked};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, Returned, first};
-use crate::process::keeper_listener::Reception;
+use crate::process::keeper_listener::KeeperListener;
 use crate::request::Request;
 use crate::system::caller::Caller;
 use crate::system::processes::{self, Identity, lineage};
@@ -84,10 +84,10 @@ impl Keeper<'_> {
             next_sign: SystemClock.now(),
             is_over: false,
         };
-        let mut reception = Reception::open(listener);
-        section.watch(&mut reception, script_fd, signals).await;
+        let mut listener = KeeperListener::open(listener);
+        section.watch(&mut listener, script_fd, signals).await;
         // A connection from now on is refused, and not left unanswered.
-        reception.close().await;
+        listener.close().await;
         let was_lost = section.leases.is_lost();
         let WatchedSection { warden, askers, followers, .. } = section;
         let returned = hold.release_lock(request, was_lost, stderr, status).await;
@@ -105,7 +105,7 @@ impl Keeper<'_> {
 
 impl WatchedSection<'_> {
     /// Watches over the section until its lock may be released.
-    async fn watch(&mut self, reception: &mut Reception, script_fd: Option<ScriptFd>, signals: &mut Signals) {
+    async fn watch(&mut self, listener: &mut KeeperListener, script_fd: Option<ScriptFd>, signals: &mut Signals) {
         let listen =
             |guard| Box::pin(async move { (leasehold::Guard::resource(guard), guard.revoked().await) });
         let listens = self.request.on_revoke.is_some();
@@ -124,7 +124,7 @@ impl WatchedSection<'_> {
                 () = &mut ended, if !self.is_over => self.is_over = true,
                 // One that has ended before a request came is not inside any more.
                 () = self.followers.changed() => {}
-                (asked, stream) = reception.next() => self.obey(asked, stream).await,
+                (asked, stream) = listener.next() => self.obey(asked, stream).await,
                 (lock, received) = first(&mut revocations) => {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();

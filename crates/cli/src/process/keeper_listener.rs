@@ -1,7 +1,7 @@
 //! The connections to a keeper: each is read by itself, and only so many at a time.
 //!
-//! Ground rules: a process of another user is turned away before anything is read, and takes no place. A connection
-//! that says nothing has its place for a few seconds, and delays nobody but the ones behind all the places.
+//! Ground rules: a connection of another user is closed before anything is read, and does not count. One that sends
+//! nothing is closed after a few seconds, and delays others only while as many are read as can be at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use tokio::task::JoinHandle;
 use crate::process::keeper_lines::Request;
 use crate::system::keeper_socket;
 
-/// The requests as they come.
+/// The task that accepts connections to a keeper, and the requests that it has read.
 #[derive(Debug)]
-pub(crate) struct Reception {
+pub(crate) struct KeeperListener {
     requests: mpsc::Receiver<(Request, UnixStream)>,
     accepting: JoinHandle<()>,
 }
 
-impl Reception {
+impl KeeperListener {
     /// Begins to accept connections.
-    pub(crate) fn open(listener: UnixListener) -> Reception {
+    pub(crate) fn open(listener: UnixListener) -> KeeperListener {
         let (sender, requests) = mpsc::channel(1);
         let accepting = tokio::spawn(accept(listener, sender));
-        Reception { requests, accepting }
+        KeeperListener { requests, accepting }
     }
 
-    /// Ends it: when this returns, nobody listens any more.
+    /// Ends it: when this returns, connections are refused.
     pub(crate) async fn close(mut self) {
         self.accepting.abort();
         let _ = (&mut self.accepting).await;
@@ -44,14 +44,14 @@ impl Reception {
     }
 }
 
-impl Drop for Reception {
+impl Drop for KeeperListener {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
 async fn accept(listener: UnixListener, sender: mpsc::Sender<(Request, UnixStream)>) {
-    let places = Arc::new(Semaphore::new(PLACES));
+    let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // No descriptor is left.
@@ -59,10 +59,10 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<(Request, UnixStrea
             continue;
         };
         let Ok(stream) = keeper_socket::trusted(stream) else { continue };
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
         let sender = sender.clone();
         tokio::spawn(async move {
-            let _place = place;
+            let _slot = slot;
             // A connection that says nothing only looks whether this keeper is alive.
             if let Ok(Some(request)) = tokio::time::timeout(REQUEST_LIMIT, read(stream)).await {
                 let _ = sender.send(request).await;
@@ -84,7 +84,7 @@ async fn read(mut stream: UnixStream) -> Option<(Request, UnixStream)> {
 }
 
 /// The number of connections that are read at a time.
-const PLACES: usize = 64;
+const CONNECTIONS: usize = 64;
 /// The time in which a connection has to say what it is for.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

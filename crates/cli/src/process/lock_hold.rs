@@ -77,7 +77,7 @@ impl LockHold {
     /// Waits for the locks, as it is requested.
     ///
     /// # Errors
-    /// Busy; as the library's locks, [`Tags::find`] and [`variable_lengths::passed_on`].
+    /// Busy; as the library's locks, [`Tags::find`] and [`variable_lengths::tags_to_pass_on`].
     pub(crate) async fn take(
         request: &Request,
         locks: &Client,
@@ -92,7 +92,7 @@ impl LockHold {
             found = divided(request, locks, &tags) => found?,
         };
         let Division { outer, followed, free: names } = found;
-        let tags = variable_lengths::passed_on(request, locks, &outer, names.len(), tags).await?;
+        let tags = variable_lengths::tags_to_pass_on(request, locks, &outer, names.len(), tags).await?;
         if names.is_empty() {
             let hold = LockHold { own: None, outer, followed, tags };
             hold.report(request, locks, status);

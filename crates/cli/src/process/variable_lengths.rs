@@ -1,7 +1,7 @@
-//! The room that an environment has for the variables of many locks.
+//! The limit on the lengths of the variables that describe the locks of a command.
 //!
 //! Ground rules: a command that could not be started is refused before its locks are requested. No claim is left out
-//! to save room, because a nested run that does not know of a claim waits for itself; those that are over are.
+//! to shorten them, because a nested run that does not know of a claim waits for itself; those that are over are.
 
 use leasehold::{Client, Fence, FenceGrade, Resource};
 
@@ -13,11 +13,12 @@ use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{Outer, TAG, Tags};
 use crate::system::keeper_socket::{Place, draw};
 
-/// Returns the tags that are passed on. These locks are held in outer runs and sections, and so many are not.
+/// Returns the tags to pass on: all of them, or, if the variables are too long, those whose keepers may live. `outer` are
+/// the locks that outer runs and sections hold, and `free` is the number of the others.
 ///
 /// # Errors
 /// Usage, if a variable would be too long for the start of any program.
-pub(crate) async fn passed_on(
+pub(crate) async fn tags_to_pass_on(
     request: &Request,
     locks: &Client,
     outer: &[(Resource, Outer)],
