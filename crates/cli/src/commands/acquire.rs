@@ -29,7 +29,7 @@ use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
 use crate::system::descriptors;
 use crate::system::processes::KEEPER_NAME;
-use crate::system::keeper_socket::Place;
+use crate::system::keeper_socket::SocketAddress;
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
 
@@ -91,7 +91,7 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
     match (granted, asked) {
         (Some(granted), None) => finish(&args, granted).await,
         (Some(granted), Some(ended)) => {
-            drop(ask_to_release(&Place::here(granted.socket)).await);
+            drop(ask_to_release(&SocketAddress::here(granted.socket)).await);
             ended
         }
         (None, Some(ended)) => {
@@ -112,9 +112,9 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
 
 /// Prints what the shell needs, or releases the lock.
 async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Problem> {
-    let place = Place::here(granted.socket);
+    let socket = SocketAddress::here(granted.socket);
     let keeper = KeeperAddress {
-        place: place.clone(),
+        socket: socket.clone(),
         callers: std::mem::take(&mut granted.callers),
         tags: std::mem::take(&mut granted.tags),
         lock: args.name.clone(),
@@ -142,7 +142,7 @@ async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Proble
         }
     };
     if let Err(error) = printed {
-        drop(ask_to_release(&place).await);
+        drop(ask_to_release(&socket).await);
         // A reader that has gone is a failure here: nobody knows of the lock.
         return Err(Problem::new(
             Exit::Output,

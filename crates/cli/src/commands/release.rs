@@ -24,7 +24,7 @@ pub(crate) async fn release(args: ReleaseArgs) -> Result<Exit, Problem> {
     let meant = keepers.meant(args.name.as_ref(), &callers)?;
     let mut living = Vec::new();
     for keeper in &meant {
-        if may_listen(&keeper.place).await {
+        if may_listen(&keeper.socket).await {
             living.push(*keeper);
         }
     }
@@ -35,7 +35,7 @@ pub(crate) async fn release(args: ReleaseArgs) -> Result<Exit, Problem> {
     }
     // The newest one that is there.
     for keeper in living {
-        match ask_to_release(&keeper.place).await {
+        match ask_to_release(&keeper.socket).await {
             Err(error) if is_gone(&error) => {}
             answer => return ended(keeper, answer),
         }

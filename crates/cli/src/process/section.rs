@@ -20,13 +20,13 @@ use crate::output::text::visible_name;
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request};
 use crate::request::keepers::{KeeperAddress, Keepers};
 use crate::system::processes::Identity;
-use crate::system::keeper_socket::{self, Place, is_gone};
+use crate::system::keeper_socket::{self, SocketAddress, is_gone};
 
-/// Asks the keeper at this place to release the lock, and waits until it has.
+/// Asks the keeper at this address to release the lock, and waits until it has.
 ///
 /// # Errors
 /// The keeper does not exist, ended without an answer, or said nothing for a while (`TimedOut`).
-pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
+pub(crate) async fn ask_to_release(keeper: &SocketAddress) -> io::Result<Answer> {
     let silent = |_| io::Error::from(io::ErrorKind::TimedOut);
     let mut stream = timeout(ANSWER_LIMIT, keeper_socket::connect(keeper)).await.map_err(silent)??;
     timeout(ANSWER_LIMIT, stream.write_all(Request::Release.line().as_bytes())).await.map_err(silent)??;
@@ -46,7 +46,7 @@ pub(crate) async fn ask_to_release(keeper: &Place) -> io::Result<Answer> {
 pub(crate) async fn living() -> (Vec<KeeperAddress>, Vec<String>) {
     let (mut living, mut over) = (Vec::new(), Vec::new());
     for keeper in Keepers::inherited().all() {
-        match keeper_socket::may_listen(&keeper.place).await {
+        match keeper_socket::may_listen(&keeper.socket).await {
             true => living.push(keeper.clone()),
             false => over.extend(keeper.tags.iter().cloned()),
         }
@@ -136,7 +136,7 @@ fn refused(refusal: Refusal, lock: &Resource) -> Problem {
 }
 
 async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<Begun> {
-    let mut stream = keeper_socket::connect(&keeper.place).await?;
+    let mut stream = keeper_socket::connect(&keeper.socket).await?;
     stream.write_all(request.line().as_bytes()).await?;
     let (mut text, life) = keeper_socket::receive_with(&stream).await?;
     let mut newest = None;

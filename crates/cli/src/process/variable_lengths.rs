@@ -11,7 +11,7 @@ use crate::process::section;
 use crate::request::Request;
 use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{Outer, TAG, Tags};
-use crate::system::keeper_socket::{Place, draw};
+use crate::system::keeper_socket::{SocketAddress, draw};
 
 /// Returns the tags to pass on: all of them, or, if the variables are too long, those whose keepers may live. `outer` are
 /// the locks that outer runs and sections hold, and `free` is the number of the others.
@@ -54,7 +54,7 @@ impl VariableLengths<'_> {
         let mut all: Variables = variables(self.request, &fences, tags.with(own.clone()));
         if !self.request.callers.is_empty() {
             let keeper = KeeperAddress {
-                place: Place::here(draw()),
+                socket: SocketAddress::here(draw()),
                 callers: self.request.callers.iter().map(|caller| caller.pid.as_raw_pid()).collect(),
                 tags: own,
                 lock: self.request.name.clone(),

@@ -8,16 +8,16 @@ use leasehold::Resource;
 use crate::exit::{Exit, Problem};
 use crate::output::text::visible_name;
 use crate::request::reentry::is_tag;
-use crate::system::keeper_socket::Place;
+use crate::system::keeper_socket::SocketAddress;
 
 /// The keepers that this process inherits, the newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keepers(Vec<KeeperAddress>);
 
-/// A place where the keeper of a section is found.
+/// The address of the keeper of a section, with what it keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeeperAddress {
-    pub(crate) place: Place,
+    pub(crate) socket: SocketAddress,
     /// The ids of the processes for which it holds the lock. They only help to guess which keeper is meant.
     pub(crate) callers: Vec<i32>,
     /// The tags of the claims that it keeps; none if outer runs or sections hold all of its locks.
@@ -36,13 +36,13 @@ impl Keepers {
             let (head, lock) = part.trim().split_once('=')?;
             let mut tags = head.split(':');
             let mut callers = tags.next()?.split('.');
-            let place = callers.next()?.parse().ok()?;
+            let socket = callers.next()?.parse().ok()?;
             let callers = callers.map(|caller| caller.parse().ok()).collect::<Option<Vec<i32>>>()?;
             let tags: Vec<_> = tags.map(str::to_owned).collect();
             let (lock, _) = url::form_urlencoded::parse(lock.as_bytes()).next()?;
             let lock = Resource::new(&lock).ok()?;
             let is_whole = tags.iter().all(|tag| is_tag(tag));
-            is_whole.then_some(KeeperAddress { place, callers, tags, lock })
+            is_whole.then_some(KeeperAddress { socket, callers, tags, lock })
         });
         Keepers(keepers.collect())
     }
@@ -97,11 +97,11 @@ impl Keepers {
 
 impl std::fmt::Display for Keepers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (at, KeeperAddress { place, callers, tags, lock }) in self.0.iter().enumerate() {
+        for (at, KeeperAddress { socket, callers, tags, lock }) in self.0.iter().enumerate() {
             let callers: String = callers.iter().map(|caller| format!(".{caller}")).collect();
             let tags: String = tags.iter().map(|tag| format!(":{tag}")).collect();
             let lock: String = url::form_urlencoded::byte_serialize(lock.as_str().as_bytes()).collect();
-            write!(f, "{}{place}{callers}{tags}={lock}", if at == 0 { "" } else { "," })?;
+            write!(f, "{}{socket}{callers}{tags}={lock}", if at == 0 { "" } else { "," })?;
         }
         Ok(())
     }
@@ -117,8 +117,8 @@ mod tests {
     use super::*;
 
     fn keeper(digit: &str, lock: &str) -> KeeperAddress {
-        let (place, tags) = (Place::here(digit.repeat(32)), vec![digit.repeat(32), "0".repeat(32)]);
-        KeeperAddress { place, callers: vec![7, 6], tags, lock: Resource::new(lock).unwrap() }
+        let (socket, tags) = (SocketAddress::here(digit.repeat(32)), vec![digit.repeat(32), "0".repeat(32)]);
+        KeeperAddress { socket, callers: vec![7, 6], tags, lock: Resource::new(lock).unwrap() }
     }
 
     #[test]
@@ -126,8 +126,8 @@ mod tests {
         let without_tags = KeeperAddress { tags: Vec::new(), ..keeper("b", "x") };
         let all = Keepers(vec![keeper("a", "a=b, c&d+%"), without_tags]);
         assert_eq!(Keepers::read(&all.to_string()), all);
-        let place = all.0[0].place.to_string();
-        let nonsense = "x=y,{},=,.=,{}.z=a,{}.7:x=a,{}x=a,".replace("{}", &place);
+        let socket = all.0[0].socket.to_string();
+        let nonsense = "x=y,{},=,.=,{}.z=a,{}.7:x=a,{}x=a,".replace("{}", &socket);
         assert_eq!(Keepers::read(&format!("{nonsense}{all}")), all);
         assert!(!all.to_string().contains(['\'', ' ', '"']), "{all}");
     }

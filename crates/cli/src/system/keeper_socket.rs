@@ -19,10 +19,10 @@ use leasehold::backend::Clock;
 use rustix::process::geteuid;
 use tokio::net::{UnixListener, UnixStream};
 
-/// The place where a process is found.
+/// The address of the socket of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The name of its socket.
+pub(crate) struct SocketAddress {
+    /// The name of the socket.
     name: String,
     /// The user of the process.
     user: u32,
@@ -30,10 +30,10 @@ pub(crate) struct Place {
     network: u64,
 }
 
-impl Place {
-    /// Returns the place where this process, or another one like it, listens under a name.
-    pub(crate) fn here(name: String) -> Place {
-        Place { name, user: geteuid().as_raw(), network: network() }
+impl SocketAddress {
+    /// Returns the address at which this process, or another one like it, listens under a name.
+    pub(crate) fn here(name: String) -> SocketAddress {
+        SocketAddress { name, user: geteuid().as_raw(), network: network() }
     }
 
     /// Checks that the name means the same to this process as to the one that listens.
@@ -56,16 +56,16 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SocketAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}", self.name, self.user, self.network)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for SocketAddress {
     type Err = ();
 
-    fn from_str(text: &str) -> Result<Place, ()> {
+    fn from_str(text: &str) -> Result<SocketAddress, ()> {
         let mut parts = text.split('-');
         let (Some(name), Some(user), Some(network), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -73,7 +73,7 @@ impl FromStr for Place {
             return Err(());
         };
         let (user, network) = (user.parse().map_err(drop)?, network.parse().map_err(drop)?);
-        is_drawn(name).then(|| Place { name: name.to_owned(), user, network }).ok_or(())
+        is_drawn(name).then(|| SocketAddress { name: name.to_owned(), user, network }).ok_or(())
     }
 }
 
@@ -99,33 +99,33 @@ fn is_drawn(text: &str) -> bool {
 /// # Errors
 /// Of the operating system.
 pub(crate) fn listen(name: &str) -> io::Result<UnixListener> {
-    UnixListener::bind(address(name)?)
+    UnixListener::bind(abstract_name(name)?)
 }
 
-/// Connects to the process at a place. If its backlog is full, this tries again for a while.
+/// Connects to the process at an address. If its backlog is full, this tries again for a while.
 ///
 /// # Errors
 /// There is none; it is of another user, or in another network namespace. `WouldBlock`, if the backlog stayed full.
-pub(crate) async fn connect(place: &Place) -> io::Result<UnixStream> {
-    place.reachable()?;
+pub(crate) async fn connect(address: &SocketAddress) -> io::Result<UnixStream> {
+    address.reachable()?;
     let end = SystemClock.now().after(CONNECT_LIMIT);
     loop {
-        match UnixStream::connect(address(&place.name)?).await {
+        match UnixStream::connect(abstract_name(&address.name)?).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && SystemClock.now() < end => {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
-            connected => return place.trusted(connected?),
+            connected => return address.trusted(connected?),
         }
     }
 }
 
-/// Returns `false` if certainly no process listens at a place.
-pub(crate) async fn may_listen(place: &Place) -> bool {
-    let Ok(address) = address(&place.name) else { return false };
-    if place.reachable().is_err() {
+/// Returns `false` if certainly no process listens at an address.
+pub(crate) async fn may_listen(address: &SocketAddress) -> bool {
+    let Ok(name) = abstract_name(&address.name) else { return false };
+    if address.reachable().is_err() {
         return true;
     }
-    match UnixStream::connect(address).await.and_then(|stream| place.trusted(stream)) {
+    match UnixStream::connect(name).await.and_then(|stream| address.trusted(stream)) {
         Ok(_) => true,
         Err(error) => !is_gone(&error),
     }
@@ -215,14 +215,15 @@ pub(crate) async fn receive_with(_: &UnixStream) -> io::Result<(Vec<u8>, Option<
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Returns the name as the kernel knows it: behind a zero byte it is not one of a file.
+/// Returns the name as the kernel knows it: with a zero byte before it, it is in the abstract namespace, and is not
+/// one of a file.
 #[cfg(target_os = "linux")]
-fn address(name: &str) -> io::Result<String> {
+fn abstract_name(name: &str) -> io::Result<String> {
     Ok(format!("\0leasehold-keeper-{name}"))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn address(_: &str) -> io::Result<String> {
+fn abstract_name(_: &str) -> io::Result<String> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -243,24 +244,24 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_place_reads_back() {
-        let place = Place::here(draw());
-        assert_eq!(place.to_string().parse(), Ok(place.clone()));
-        let name = &place.name;
+    fn text_of_an_address_reads_back() {
+        let address = SocketAddress::here(draw());
+        assert_eq!(address.to_string().parse(), Ok(address.clone()));
+        let name = &address.name;
         for nonsense in [name.clone(), format!("{name}-1"), format!("{name}-1-2-3"), format!("{name}-x-1")] {
-            assert!(nonsense.parse::<Place>().is_err(), "{nonsense}");
+            assert!(nonsense.parse::<SocketAddress>().is_err(), "{nonsense}");
         }
     }
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn place_in_another_network_is_never_said_to_be_empty() {
-        let place = Place { network: network() + 1, ..Place::here(draw()) };
-        assert!(may_listen(&place).await);
-        let error = connect(&place).await.unwrap_err();
+    async fn address_in_another_network_is_never_said_to_be_free() {
+        let address = SocketAddress { network: network() + 1, ..SocketAddress::here(draw()) };
+        assert!(may_listen(&address).await);
+        let error = connect(&address).await.unwrap_err();
         assert!(!is_gone(&error), "{error}");
         // Where it is not known, the name decides.
-        let unknown = Place { network: 0, ..place };
+        let unknown = SocketAddress { network: 0, ..address };
         assert!(!may_listen(&unknown).await && is_gone(&connect(&unknown).await.unwrap_err()));
     }
 
@@ -288,21 +289,21 @@ mod tests {
     #[tokio::test]
     async fn full_backlog_blocks_no_connect() {
         let name = draw();
-        let place = Place::here(name.clone());
-        assert!(!may_listen(&place).await);
+        let address = SocketAddress::here(name.clone());
+        assert!(!may_listen(&address).await);
         let listener = listen(&name).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         let mut flood = Vec::new();
-        while let Ok(stream) = UnixStream::connect(address(&name).unwrap()).await {
+        while let Ok(stream) = UnixStream::connect(abstract_name(&name).unwrap()).await {
             flood.push(stream);
         }
-        assert!(may_listen(&place).await);
+        assert!(may_listen(&address).await);
         let accept = async {
-            // The place of one that is accepted is free for another.
+            // A connection that is accepted makes room for another.
             tokio::time::sleep(Duration::from_millis(50)).await;
             drop(listener.accept().await.unwrap());
         };
-        let (connected, ()) = tokio::join!(connect(&place), accept);
+        let (connected, ()) = tokio::join!(connect(&address), accept);
         connected.unwrap();
     }
 }
