@@ -149,7 +149,7 @@ impl Section<'_> {
         let listener = keeper_socket::listen(&socket)?;
         let warden = match self.on_lost {
             Some(signal) => {
-                let warden = Warden::of_caller(hold.lives(), self.caller, signal)?;
+                let warden = Warden::of_caller(hold.liveness_fds(), self.caller, signal)?;
                 // Before the report: from then on the script relies on it, even if this process is stopped at once.
                 warden.send(message(hold.end()));
                 Some(warden)

@@ -204,7 +204,7 @@ impl HeldRun<'_> {
 
     async fn start(&mut self, file: PathBuf, spare: Option<Spare>) -> Result<Outcome, Problem> {
         let request = self.request;
-        let warden = Warden::start(self.hold.lives(), spare).map_err(|error| {
+        let warden = Warden::start(self.hold.liveness_fds(), spare).map_err(|error| {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
         let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
@@ -248,8 +248,8 @@ impl HeldRun<'_> {
             return Ok(Ended::holding(Exit::by(signal)));
         }
         // Without the descriptor of each lock the command would run, and the lock would be free.
-        let error = match hold.is_kept_by_lives().then(|| inheritable(hold.lives())) {
-            Some(Ok(_lives)) => command.exec(),
+        let error = match hold.is_kept_alive_by_fds().then(|| inheritable(hold.liveness_fds())) {
+            Some(Ok(_liveness_fds)) => command.exec(),
             Some(Err(error)) => error,
             None => std::io::Error::other("the lock has ended before the command began"),
         };

@@ -54,11 +54,11 @@ impl Followers {
         stream: UnixStream,
         callers: Vec<Identity>,
         report: &Report,
-        life: Option<OwnedFd>,
+        liveness_fd: Option<OwnedFd>,
     ) {
         if self.all.len() >= self.most {
             refuse(&stream, Refusal::Full);
-        } else if send_with(&stream, report.line().as_bytes(), life).is_ok() {
+        } else if send_with(&stream, report.line().as_bytes(), liveness_fd).is_ok() {
             self.all.push(Follower { stream, callers });
         }
     }

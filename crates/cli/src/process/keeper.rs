@@ -186,7 +186,7 @@ impl WatchedSection<'_> {
         } else if self.is_over && !self.is_inside(&stream) {
             refuse(&stream, Refusal::Over);
         } else {
-            self.followers.add(stream, callers, &report(&self.leases), self.hold.life_of(tag));
+            self.followers.add(stream, callers, &report(&self.leases), self.hold.liveness_fd_of(tag));
         }
     }
 

@@ -170,19 +170,19 @@ impl LockHold {
 
     /// Returns copies of the descriptors that keep locks alive, of this process and of sections: locks in files have
     /// some. The keeper of a section waits until the last process has closed those of its lock.
-    pub(crate) fn lives(&self) -> Vec<OwnedFd> {
-        let of_sections = self.followed.iter().flat_map(|section| [section.life(), section.connection()]);
-        self.guards().iter().filter_map(life).chain(of_sections.flatten()).collect()
+    pub(crate) fn liveness_fds(&self) -> Vec<OwnedFd> {
+        let of_sections = self.followed.iter().flat_map(|section| [section.liveness_fd(), section.connection()]);
+        self.guards().iter().filter_map(liveness_fd).chain(of_sections.flatten()).collect()
     }
 
     /// Returns `true` if each lock of this process has a descriptor that keeps it alive.
-    pub(crate) fn is_kept_by_lives(&self) -> bool {
-        self.guards().iter().all(|guard| life(guard).is_some())
+    pub(crate) fn is_kept_alive_by_fds(&self) -> bool {
+        self.guards().iter().all(|guard| liveness_fd(guard).is_some())
     }
 
     /// Returns the descriptor that keeps the claim with this tag alive.
-    pub(crate) fn life_of(&self, tag: &str) -> Option<OwnedFd> {
-        self.guards().iter().find(|guard| guard.tag() == tag).and_then(life)
+    pub(crate) fn liveness_fd_of(&self, tag: &str) -> Option<OwnedFd> {
+        self.guards().iter().find(|guard| guard.tag() == tag).and_then(liveness_fd)
     }
 
     /// Returns the time for which all are held without another renewal.
@@ -269,7 +269,7 @@ impl Drop for LockHold {
 }
 
 /// Returns a copy of the descriptor that keeps a lock alive. Only locks in files have one.
-fn life(guard: &Guard) -> Option<OwnedFd> {
+fn liveness_fd(guard: &Guard) -> Option<OwnedFd> {
     guard.proof().get::<LivenessHandle>().and_then(LivenessHandle::copy)
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Followed {
     lock: Resource,
     reports: watch::Receiver<Report>,
     /// The descriptor that keeps a lock in files alive if the keeper is killed.
-    life: Option<OwnedFd>,
+    liveness_fd: Option<OwnedFd>,
     /// `None` if no keeper reports, but the store.
     connection: Option<OwnedFd>,
     reader: AbortHandle,
@@ -138,7 +138,7 @@ fn refused(refusal: Refusal, lock: &Resource) -> Problem {
 async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<Begun> {
     let mut stream = keeper_socket::connect(&keeper.socket).await?;
     stream.write_all(request.line().as_bytes()).await?;
-    let (mut text, life) = keeper_socket::receive_with(&stream).await?;
+    let (mut text, liveness_fd) = keeper_socket::receive_with(&stream).await?;
     let mut newest = None;
     loop {
         if let Some(refusal) = Refusal::read(&text) {
@@ -155,7 +155,7 @@ async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io
     let connection = Some(stream.as_fd().try_clone_to_owned()?);
     let (sender, reports) = watch::channel(newest.unwrap_or(Report::Held));
     let reader = tokio::spawn(read(stream, text, sender)).abort_handle();
-    Ok(Begun::Followed(Followed { lock: lock.clone(), reports, life, connection, reader }))
+    Ok(Begun::Followed(Followed { lock: lock.clone(), reports, liveness_fd, connection, reader }))
 }
 
 async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<Report>) {
@@ -193,7 +193,7 @@ fn last_report(text: &mut Vec<u8>) -> Option<Report> {
 impl Followed {
     /// Follows an outer `run` by the reports of a task.
     pub(crate) fn of_run(lock: &Resource, reports: watch::Receiver<Report>, reader: AbortHandle) -> Followed {
-        Followed { lock: lock.clone(), reports, life: None, connection: None, reader }
+        Followed { lock: lock.clone(), reports, liveness_fd: None, connection: None, reader }
     }
 
     /// Returns the lock.
@@ -236,8 +236,8 @@ impl Followed {
     }
 
     /// Returns a copy of what keeps a lock in files alive.
-    pub(crate) fn life(&self) -> Option<OwnedFd> {
-        self.life.as_ref().and_then(|life| life.try_clone().ok())
+    pub(crate) fn liveness_fd(&self) -> Option<OwnedFd> {
+        self.liveness_fd.as_ref().and_then(|fd| fd.try_clone().ok())
     }
 
     /// Says that nothing runs under the lock any more, even if another process still has the connection.

@@ -120,13 +120,13 @@ mod linux {
         ///
         /// # Errors
         /// It has ended, or is not ready in time; there are too many descriptors.
-        pub(crate) fn engage(mut self, lives: &[OwnedFd]) -> io::Result<(Pid, OwnedFd)> {
+        pub(crate) fn engage(mut self, liveness_fds: &[OwnedFd]) -> io::Result<(Pid, OwnedFd)> {
             let socket = self.socket.as_ref().ok_or(Errno::NOTCONN)?;
             let count =
-                u8::try_from(lives.len()).ok().filter(|count| *count <= MAX_LIVES).ok_or(Errno::MFILE)?;
+                u8::try_from(liveness_fds.len()).ok().filter(|count| *count <= MAX_LIVENESS_FDS).ok_or(Errno::MFILE)?;
             let mut space = [MaybeUninit::uninit(); SPACE];
             let mut control = SendAncillaryBuffer::new(&mut space);
-            let fds: Vec<_> = lives.iter().map(AsFd::as_fd).collect();
+            let fds: Vec<_> = liveness_fds.iter().map(AsFd::as_fd).collect();
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
                 return Err(Errno::MFILE.into());
             }
@@ -177,8 +177,8 @@ mod linux {
             // The words that a warden is started with.
             self.layout.replace_words(format!("{WARDEN_NAME}\0{parent}\0{leader}\0").into_bytes()).ok()?;
             take_name();
-            let lives = received()?;
-            (rustix::io::write(stdin(), &[1]) == Ok(1)).then_some(lives)
+            let liveness_fds = received()?;
+            (rustix::io::write(stdin(), &[1]) == Ok(1)).then_some(liveness_fds)
         }
     }
 
@@ -200,14 +200,14 @@ mod linux {
         let message =
             recvmsg(stdin(), &mut [IoSliceMut::new(&mut count)], &mut control, RecvFlags::CMSG_CLOEXEC)
                 .ok()?;
-        let mut lives = Vec::new();
+        let mut liveness_fds = Vec::new();
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = part {
-                lives.extend(fds);
+                liveness_fds.extend(fds);
             }
         }
         let is_whole = message.bytes == 1 && !message.flags.contains(ReturnFlags::CTRUNC);
-        (is_whole && lives.len() == usize::from(count[0])).then_some(lives)
+        (is_whole && liveness_fds.len() == usize::from(count[0])).then_some(liveness_fds)
     }
 
     /// The places of a program in its memory.
@@ -298,7 +298,7 @@ mod linux {
     }
 
     /// The number of descriptors that a fork can be given. A run with more starts a warden.
-    const MAX_LIVES: u8 = 64;
+    const MAX_LIVENESS_FDS: u8 = 64;
     const SPACE: usize = rustix::cmsg_space!(ScmRights(64));
     /// The seconds that a fork has to be ready. It has had all of the time since the start of leasehold.
     const READY_LIMIT: i64 = 1;

@@ -86,27 +86,27 @@ impl Warden {
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn of_caller(lives: Vec<OwnedFd>, caller: &Caller, signal: Signal) -> io::Result<Warden> {
+    pub(crate) fn of_caller(liveness_fds: Vec<OwnedFd>, caller: &Caller, signal: Signal) -> io::Result<Warden> {
         let token = Token::new()?;
-        let warden = Warden::spawn(lives, Some(Notice { caller, signal, token: &token }))?;
+        let warden = Warden::spawn(liveness_fds, Some(Notice { caller, signal, token: &token }))?;
         Ok(Warden { token: Some(token), ..warden })
     }
 
-    /// Makes a warden of the spare process, or starts one, and with it the group. The warden keeps `lives` open to
-    /// its own end, so that a lock that depends on one of these descriptors is not free before the group was killed.
+    /// Makes a warden of the spare process, or starts one, and with it the group. The warden keeps `liveness_fds` open
+    /// to its own end, so that a lock that depends on one of these descriptors is not free before the group was killed.
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn start(lives: Vec<OwnedFd>, spare: Option<Spare>) -> io::Result<Warden> {
-        match spare.and_then(|spare| spare.engage(&lives).ok()) {
+    pub(crate) fn start(liveness_fds: Vec<OwnedFd>, spare: Option<Spare>) -> io::Result<Warden> {
+        match spare.and_then(|spare| spare.engage(&liveness_fds).ok()) {
             Some((pid, socket)) => {
                 Ok(Warden { pid, pipe: Some(socket), last_sent: Cell::new(None), token: None })
             }
-            None => Warden::spawn(lives, None),
+            None => Warden::spawn(liveness_fds, None),
         }
     }
 
-    fn spawn(lives: Vec<OwnedFd>, notice: Option<Notice<'_>>) -> io::Result<Warden> {
+    fn spawn(liveness_fds: Vec<OwnedFd>, notice: Option<Notice<'_>>) -> io::Result<Warden> {
         let (reader, pipe) = io::pipe()?;
         // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
         // which could be stopped.
@@ -117,7 +117,7 @@ impl Warden {
         command.arg(processes::leader().map(|leader| leader.to_string()).unwrap_or_default());
         command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // This process starts no other one meanwhile, which would inherit them too.
-        let _lives = inheritable(lives)?;
+        let _liveness_fds = inheritable(liveness_fds)?;
         if let Some(Notice { caller, signal, token }) = notice {
             command.arg(signal.as_raw().to_string());
             command.args(caller.copies().iter().map(Identity::to_string));
@@ -236,7 +236,7 @@ pub(crate) fn serve() -> u8 {
 
 /// Runs the whole life of a fork, which is a warden if it is needed.
 pub(crate) fn serve_as(fork: Fork) -> u8 {
-    if let Some(_lives) = fork.become_warden() {
+    if let Some(_liveness_fds) = fork.become_warden() {
         end_in_time(Target::Group);
     }
     0
