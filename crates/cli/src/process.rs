@@ -13,4 +13,5 @@ pub(crate) mod lease_watch;
 pub(crate) mod lock_hold;
 pub(crate) mod outer_run;
 pub(crate) mod section;
+pub(crate) mod select;
 pub(crate) mod variable_lengths;

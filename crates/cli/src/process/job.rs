@@ -18,7 +18,8 @@ use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible, visible_name};
 use crate::process::child::{Change, Child, Ending};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
-use crate::process::lock_hold::{LockHold, first};
+use crate::process::lock_hold::LockHold;
+use crate::process::select::first_of;
 use crate::process::descendants::Descendants;
 use crate::request::{Launch, Leftovers, Loss, Request};
 use crate::system::kill_tree::is_out_of_reach;
@@ -343,7 +344,7 @@ impl<'a> Job<'a> {
 
     async fn event(&self, signals: &mut Signals, listening: &mut Listening<'a>) -> Event<'a> {
         let lost = self.leases.lost();
-        let revoked = first(listening);
+        let revoked = first_of(listening);
         tokio::select! {
             biased;
             () = lost => Event::Lost,

@@ -21,7 +21,8 @@ use crate::output::text::{visible, visible_name};
 use crate::process::followers::{Followers, hold_on, peer, refuse};
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request as Asked};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
-use crate::process::lock_hold::{LockHold, Returned, first};
+use crate::process::lock_hold::{LockHold, Returned};
+use crate::process::select::first_of;
 use crate::process::keeper_listener::KeeperListener;
 use crate::request::Request;
 use crate::system::caller::Caller;
@@ -125,7 +126,7 @@ impl WatchedSection<'_> {
                 // One that has ended before a request came is not inside any more.
                 () = self.followers.changed() => {}
                 (asked, stream) = listener.next() => self.obey(asked, stream).await,
-                (lock, received) = first(&mut revocations) => {
+                (lock, received) = first_of(&mut revocations) => {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();
                         self.caller.signal(signal);

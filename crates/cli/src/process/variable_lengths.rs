@@ -13,8 +13,8 @@ use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{Outer, TAG, Tags};
 use crate::system::keeper_socket::{SocketAddress, draw};
 
-/// Returns the tags to pass on: all of them, or, if the variables are too long, those whose keepers may live. `outer` are
-/// the locks that outer runs and sections hold, and `free` is the number of the others.
+/// Returns the tags to pass on: all of them, or, if the variables are too long, those whose keepers may live. `outer`
+/// are the locks that outer runs and sections hold, and `free` is the number of the others.
 ///
 /// # Errors
 /// Usage, if a variable would be too long for the start of any program.
