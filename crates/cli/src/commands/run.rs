@@ -10,8 +10,8 @@ use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 
-use leasehold::SystemClock;
 use leasehold::backend::{Clock, Moment};
+use leasehold::{Client, SystemClock};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
@@ -133,6 +133,18 @@ pub(crate) async fn hold_and_run(
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
         Err(problem) => Err(problem),
     };
+    close_and_run_hook(request, &locks, ended, signals, stderr).await
+}
+
+/// Closes the client, and runs the hook meanwhile if the lock was held. Returns the end of the hold, with the signal
+/// that asked this process to end since then, if one did.
+async fn close_and_run_hook(
+    request: &Request,
+    locks: &Client,
+    ended: Result<Ended, Problem>,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) -> Result<Ended, Problem> {
     // The hook does not wait for a store that may be away: another may hold the lock by now.
     let hook_began = SystemClock.now();
     let hook = async {
