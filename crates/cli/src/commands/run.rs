@@ -21,7 +21,7 @@ use crate::output::stderr::Stderr;
 use crate::process::child::{self, Child};
 use crate::process::hook;
 use crate::process::job::{Job, Outcome};
-use crate::process::lock_hold::{LockHold, Returned, Taken};
+use crate::process::lock_hold::{LockHold, ReleaseOutcome, Taken};
 use crate::request::args::hold::{ReportArgs, RunArgs};
 use crate::request::{After, Launch, Loss, Request};
 use crate::system::descriptors::{InheritedFd, inheritable};
@@ -203,9 +203,9 @@ impl HeldRun<'_> {
         };
         let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
         let HeldRun { request, hold, stderr, status, .. } = self;
-        let returned = hold.release_lock(request, lost, stderr, status).await;
+        let released = hold.release_lock(request, lost, stderr, status).await;
         let of_command = Ended { by: Ender::Command, ..Ended::holding(outcome?.exit()) };
-        let ended = match (lost || returned == Returned::Lost, request.on_lost) {
+        let ended = match (lost || released == ReleaseOutcome::Lost, request.on_lost) {
             (true, Loss::Ignore) | (false, _) => {
                 interrupted.map_or(of_command, |signal| Ended::holding(Exit::by(signal)))
             }

@@ -21,7 +21,7 @@ use crate::output::text::{visible, visible_name};
 use crate::process::followers::{Followers, hold_on, peer, refuse};
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request as Asked};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
-use crate::process::lock_hold::{LockHold, Returned};
+use crate::process::lock_hold::{LockHold, ReleaseOutcome};
 use crate::process::select::first_of;
 use crate::process::keeper_listener::KeeperListener;
 use crate::request::Request;
@@ -91,8 +91,8 @@ impl Keeper<'_> {
         listener.close().await;
         let was_lost = section.leases.is_lost();
         let WatchedSection { warden, askers, followers, .. } = section;
-        let returned = hold.release_lock(request, was_lost, stderr, status).await;
-        let is_lost = was_lost || returned == Returned::Lost;
+        let outcome = hold.release_lock(request, was_lost, stderr, status).await;
+        let is_lost = was_lost || outcome == ReleaseOutcome::Lost;
         for asker in askers {
             answer(asker, if is_lost { Answer::Lost } else { Answer::Released }).await;
         }

@@ -51,8 +51,10 @@ pub(crate) enum Taken {
 
 /// The outcome of the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Returned {
-    Freed,
+pub(crate) enum ReleaseOutcome {
+    /// No lock was lost, as far as is known: the store may not have confirmed the release.
+    Released,
+    /// A lock was lost before its release.
     Lost,
 }
 
@@ -157,21 +159,21 @@ impl LockHold {
         was_lost: bool,
         stderr: &Stderr,
         status: &Status,
-    ) -> Returned {
+    ) -> ReleaseOutcome {
         let is_lost_around = self.report_loss_around(was_lost, stderr, status);
-        let returned = if is_lost_around { Returned::Lost } else { Returned::Freed };
+        let outcome = if is_lost_around { ReleaseOutcome::Lost } else { ReleaseOutcome::Released };
         self.followed.iter().for_each(Followed::leave);
         let released = match self.own.take() {
             Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
             Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
-            None => return returned,
+            None => return outcome,
         };
         let name = request.shown();
         match released {
             Ok(Ok(())) => {
                 tracing::info!(name, "released");
                 status.report(&Event::Released);
-                returned
+                outcome
             }
             Ok(Err(error)) if error.is_lost() => {
                 // A loss that was seen while the command ran was reported then.
@@ -179,10 +181,10 @@ impl LockHold {
                     stderr.print_line(&format!("{error}: the command may not have been alone under {name}"));
                     status.report(&Event::Lost { cause: error.to_string() });
                 }
-                Returned::Lost
+                ReleaseOutcome::Lost
             }
             // An answer that did not come is reported once, when the client is closed.
-            Ok(Err(_)) | Err(_) => returned,
+            Ok(Err(_)) | Err(_) => outcome,
         }
     }
 
