@@ -42,7 +42,7 @@ pub(crate) async fn ask_to_release(keeper: &SocketAddress) -> io::Result<Answer>
     }
 }
 
-/// Divides the keepers of this environment: returns those that may live, and the tags that the others kept.
+/// Asks which keepers of this environment may live. Returns those, and the tags of the claims that the others kept.
 pub(crate) async fn living() -> (Vec<KeeperAddress>, Vec<String>) {
     let (mut living, mut over) = (Vec::new(), Vec::new());
     for keeper in Keepers::inherited().all() {
@@ -67,21 +67,21 @@ pub(crate) struct Followed {
 }
 
 /// The answer to the request to follow a section.
-enum Begun {
+enum FollowAnswer {
     Followed(Followed),
     Refused(Refusal),
     /// The keeper has ended, or keeps no such claim any more.
-    Nobody,
+    Gone,
 }
 
 /// The keeper of the claim of an outer run or section.
 #[derive(Debug)]
-pub(crate) enum Kept {
-    /// No keeper: an outer run holds it.
-    Run,
+pub(crate) enum ClaimKeeper {
+    /// None: an outer run holds it.
+    OuterRun,
     Section(Followed),
-    /// The keeper is gone, or has lost the lock. The claim protects nothing, although the store may still have it.
-    Nobody,
+    /// The keeper has ended, or has lost the lock. The claim protects nothing, although the store may still have it.
+    Gone,
 }
 
 /// Follows the section that keeps the claim with this tag, for an inner section of these callers, or a run.
@@ -94,14 +94,14 @@ pub(crate) async fn follow(
     lock: &Resource,
     tag: &str,
     callers: &[Identity],
-) -> Result<Kept, Problem> {
-    let Some(keeper) = keepers.keeping(tag) else { return Ok(Kept::Run) };
+) -> Result<ClaimKeeper, Problem> {
+    let Some(keeper) = keepers.keeping(tag) else { return Ok(ClaimKeeper::OuterRun) };
     let request = Request::Follow { tag: tag.to_owned(), callers: callers.to_vec() };
-    match timeout(ANSWER_LIMIT, begin(keeper, lock, &request)).await {
-        Ok(Ok(Begun::Followed(followed))) => Ok(Kept::Section(followed)),
-        Ok(Ok(Begun::Refused(refusal))) => Err(refused(refusal, lock)),
-        Ok(Ok(Begun::Nobody)) => Ok(Kept::Nobody),
-        Ok(Err(error)) if is_gone(&error) => Ok(Kept::Nobody),
+    match timeout(ANSWER_LIMIT, ask_to_follow(keeper, lock, &request)).await {
+        Ok(Ok(FollowAnswer::Followed(followed))) => Ok(ClaimKeeper::Section(followed)),
+        Ok(Ok(FollowAnswer::Refused(refusal))) => Err(refused(refusal, lock)),
+        Ok(Ok(FollowAnswer::Gone)) => Ok(ClaimKeeper::Gone),
+        Ok(Err(error)) if is_gone(&error) => Ok(ClaimKeeper::Gone),
         Ok(Err(error)) => {
             let text = format!("cannot ask the keeper of {}: {error}", visible_name(lock.as_str()));
             Err(Problem::new(Exit::Unavailable, text))
@@ -135,27 +135,27 @@ fn refused(refusal: Refusal, lock: &Resource) -> Problem {
     }
 }
 
-async fn begin(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<Begun> {
+async fn ask_to_follow(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<FollowAnswer> {
     let mut stream = keeper_socket::connect(&keeper.socket).await?;
     stream.write_all(request.line().as_bytes()).await?;
     let (mut text, liveness_fd) = keeper_socket::receive_with(&stream).await?;
     let mut newest = None;
     loop {
         if let Some(refusal) = Refusal::read(&text) {
-            return Ok(Begun::Refused(refusal));
+            return Ok(FollowAnswer::Refused(refusal));
         }
         newest = last_report(&mut text).or(newest);
         match newest {
-            Some(Report::Lost(_)) => return Ok(Begun::Nobody),
+            Some(Report::Lost(_)) => return Ok(FollowAnswer::Gone),
             Some(_) => break,
-            None if stream.read_buf(&mut text).await? == 0 => return Ok(Begun::Nobody),
+            None if stream.read_buf(&mut text).await? == 0 => return Ok(FollowAnswer::Gone),
             None => {}
         }
     }
     let connection = Some(stream.as_fd().try_clone_to_owned()?);
     let (sender, reports) = watch::channel(newest.unwrap_or(Report::Held));
     let reader = tokio::spawn(read(stream, text, sender)).abort_handle();
-    Ok(Begun::Followed(Followed { lock: lock.clone(), reports, liveness_fd, connection, reader }))
+    Ok(FollowAnswer::Followed(Followed { lock: lock.clone(), reports, liveness_fd, connection, reader }))
 }
 
 async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<Report>) {
@@ -177,7 +177,7 @@ async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<R
     drop(stream);
 }
 
-/// Takes the complete lines out, and returns the last report; after a loss nothing else counts.
+/// Removes the complete lines from the text, and returns their last report; after a loss no other report counts.
 fn last_report(text: &mut Vec<u8>) -> Option<Report> {
     let mut newest = None;
     while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
@@ -240,7 +240,7 @@ impl Followed {
         self.liveness_fd.as_ref().and_then(|fd| fd.try_clone().ok())
     }
 
-    /// Says that nothing runs under the lock any more, even if another process still has the connection.
+    /// Reports to the keeper that nothing runs under the lock any more, even while another process has the connection.
     pub(crate) fn leave(&self) {
         if let Some(connection) = &self.connection {
             let _ = rustix::net::shutdown(connection, rustix::net::Shutdown::Both);

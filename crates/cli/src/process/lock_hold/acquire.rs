@@ -17,7 +17,7 @@ use crate::output::status::Status;
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible_name};
 use crate::process::outer_run;
-use crate::process::section::{self, Followed, Kept};
+use crate::process::section::{self, ClaimKeeper, Followed};
 use crate::process::variable_lengths;
 use crate::request::keepers::Keepers;
 use crate::request::reentry::{Outer, Tags};
@@ -90,10 +90,10 @@ async fn divide(request: &Request, locks: &Client, tags: &Tags) -> Result<Divisi
             continue;
         };
         match section::follow(&keepers, name, &outer.tag, &request.callers).await? {
-            Kept::Run => division.followed.push(outer_run::follow(locks, name, &outer, asked)),
-            Kept::Section(section) => division.followed.push(section),
+            ClaimKeeper::OuterRun => division.followed.push(outer_run::follow(locks, name, &outer, asked)),
+            ClaimKeeper::Section(section) => division.followed.push(section),
             // It is acquired like any other, and is free when the claim that nobody keeps has ended.
-            Kept::Nobody => {
+            ClaimKeeper::Gone => {
                 division.free.push(name.clone());
                 continue;
             }
