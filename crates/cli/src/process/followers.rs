@@ -18,7 +18,7 @@ use crate::system::descriptors;
 use crate::system::processes::Identity;
 use crate::system::keeper_socket::send_with;
 
-/// Those that follow.
+/// The nested runs and inner sections that follow a section.
 #[derive(Debug)]
 pub(crate) struct Followers {
     all: Vec<Follower>,
@@ -37,7 +37,7 @@ struct Follower {
 }
 
 impl Followers {
-    /// Makes room for as many as this process can have connections to.
+    /// Creates the list without followers. It holds as many as this process can have connections to.
     pub(crate) fn new() -> Followers {
         let most = descriptors::limit().saturating_sub(RESERVE).clamp(LEAST, MOST);
         Followers { all: Vec::new(), most, reported: None }
@@ -47,8 +47,8 @@ impl Followers {
         self.all.is_empty()
     }
 
-    /// Takes one in, with what keeps a lock in files alive: it is not free before this follower has ended, even if
-    /// the keeper is killed.
+    /// Adds a follower, and sends it the descriptor that keeps a lock in files alive: the lock is not free before this
+    /// follower has ended, even if the keeper is killed. Refuses it if there are too many.
     pub(crate) fn add(
         &mut self,
         stream: UnixStream,
@@ -74,14 +74,14 @@ impl Followers {
         self.reported = Some(report.clone());
     }
 
-    /// Reports the loss, and forgets all of them.
+    /// Reports the loss to all of them, and removes them.
     pub(crate) fn lose(&mut self, cause: &str) {
         for Follower { stream, .. } in self.all.drain(..) {
             let _ = send_with(&stream, Report::Lost(cause.to_owned()).line().as_bytes(), None);
         }
     }
 
-    /// Waits until one of them has ended, and forgets it; for ever without one.
+    /// Waits until one of them has ended, and removes it; for ever without one.
     pub(crate) async fn changed(&mut self) {
         poll_fn(|cx| {
             let ended = self.all.iter().position(|follower| has_ended(&follower.stream, cx));
@@ -98,7 +98,7 @@ impl Followers {
 
     /// Returns `true` if one of them does not end before one of these processes has: it is that process, or is a
     /// section for it.
-    pub(crate) fn wait_for(&self, processes: &[Identity]) -> bool {
+    pub(crate) fn depend_on(&self, processes: &[Identity]) -> bool {
         let is_among = |pid: Pid| processes.iter().any(|process| process.pid == pid);
         let has = |follower: &Follower| follower.callers.iter().any(|caller| processes.contains(caller));
         self.all.iter().any(|follower| peer(&follower.stream).is_some_and(is_among) || has(follower))
@@ -124,15 +124,15 @@ pub(crate) fn peer(stream: &UnixStream) -> Option<Pid> {
     stream.peer_cred().ok()?.pid().and_then(Pid::from_raw)
 }
 
-/// Tells one that it cannot follow.
+/// Reports to a process that it cannot follow.
 pub(crate) fn refuse(stream: &UnixStream, refusal: Refusal) {
     let _ = send_with(stream, refusal.line().as_bytes(), None);
 }
 
-/// Tells those that wait for the release that it comes when all nested runs have ended.
-pub(crate) fn hold_on(askers: &[UnixStream]) {
-    for asker in askers {
-        let _ = asker.try_write(WAITS.as_bytes());
+/// Reports to those that wait for the release that it comes when all nested runs have ended.
+pub(crate) fn report_waiting(requesters: &[UnixStream]) {
+    for requester in requesters {
+        let _ = requester.try_write(WAITS.as_bytes());
     }
 }
 

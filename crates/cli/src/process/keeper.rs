@@ -18,8 +18,8 @@ use crate::exit::Exit;
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{visible, visible_name};
-use crate::process::followers::{Followers, hold_on, peer, refuse};
-use crate::process::keeper_lines::{Answer, Refusal, Report, Request as Asked};
+use crate::process::followers::{Followers, peer, refuse, report_waiting};
+use crate::process::keeper_lines::{Answer, Refusal, Report, Request as KeeperRequest};
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, ReleaseOutcome};
 use crate::process::select::first_of;
@@ -59,10 +59,10 @@ struct WatchedSection<'a> {
     leases: LeaseWatch<'a>,
     /// The nested runs, under the lock of this section.
     followers: Followers,
-    /// Those that wait for the release.
-    askers: Vec<UnixStream>,
-    /// The time of the next sign to them.
-    next_sign: Moment,
+    /// The connections of those that wait for the release.
+    requesters: Vec<UnixStream>,
+    /// The time of the next report to them that the release is still to come.
+    next_waiting_report: Moment,
     /// `true` once the release was asked for, or the caller has ended.
     is_over: bool,
 }
@@ -81,8 +81,8 @@ impl Keeper<'_> {
             hold: &hold,
             leases: LeaseWatch::new(&hold, stderr, status),
             followers: Followers::new(),
-            askers: Vec::new(),
-            next_sign: SystemClock.now(),
+            requesters: Vec::new(),
+            next_waiting_report: SystemClock.now(),
             is_over: false,
         };
         let mut listener = KeeperListener::open(listener);
@@ -90,11 +90,11 @@ impl Keeper<'_> {
         // A connection from now on is refused, and not left unanswered.
         listener.close().await;
         let was_lost = section.leases.is_lost();
-        let WatchedSection { warden, askers, followers, .. } = section;
+        let WatchedSection { warden, requesters, followers, .. } = section;
         let outcome = hold.release_lock(request, was_lost, stderr, status).await;
         let is_lost = was_lost || outcome == ReleaseOutcome::Lost;
-        for asker in askers {
-            answer(asker, if is_lost { Answer::Lost } else { Answer::Released }).await;
+        for requester in requesters {
+            answer(requester, if is_lost { Answer::Lost } else { Answer::Released }).await;
         }
         drop(followers);
         if let Some(warden) = warden {
@@ -117,7 +117,7 @@ impl WatchedSection<'_> {
             if self.is_over && (self.followers.is_empty() || self.leases.is_lost()) {
                 return;
             }
-            self.give_sign();
+            self.report_waiting_if_due();
             let pause = self.pause();
             tokio::select! {
                 biased;
@@ -125,7 +125,7 @@ impl WatchedSection<'_> {
                 () = &mut ended, if !self.is_over => self.is_over = true,
                 // One that has ended before a request came is not inside any more.
                 () = self.followers.changed() => {}
-                (asked, stream) = listener.next() => self.obey(asked, stream).await,
+                (request, stream) = listener.next() => self.handle(request, stream).await,
                 (lock, received) = first_of(&mut revocations) => {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();
@@ -141,12 +141,13 @@ impl WatchedSection<'_> {
         }
     }
 
-    /// Gives those that wait for the release a sign, if it is time for one: however much happens in between.
-    fn give_sign(&mut self) {
+    /// Reports to those that wait for the release that it is still to come, if it is time for that, however much happens
+    /// in between.
+    fn report_waiting_if_due(&mut self) {
         let now = SystemClock.now();
-        if now >= self.next_sign {
-            hold_on(&self.askers);
-            self.next_sign = now.after(HOLD_ON);
+        if now >= self.next_waiting_report {
+            report_waiting(&self.requesters);
+            self.next_waiting_report = now.after(WAITING_REPORT_INTERVAL);
         }
     }
 
@@ -165,22 +166,23 @@ impl WatchedSection<'_> {
         }
     }
 
-    async fn obey(&mut self, asked: Asked, stream: UnixStream) {
-        match asked {
-            Asked::Release => match self.is_inside(&stream) {
+    /// Handles a request.
+    async fn handle(&mut self, request: KeeperRequest, stream: UnixStream) {
+        match request {
+            KeeperRequest::Release => match self.is_inside(&stream) {
                 true => answer(stream, Answer::Inside).await,
                 false => {
                     self.is_over = true;
-                    self.askers.push(stream);
+                    self.requesters.push(stream);
                 }
             },
-            Asked::Follow { tag, callers } => self.take_in(&tag, callers, stream),
+            KeeperRequest::Follow { tag, callers } => self.add_follower(&tag, callers, stream),
         }
     }
 
-    /// Takes in one that is to follow. A section that has lost its lock takes nobody in. One that is over takes in what
-    /// runs inside a nested run: that one would otherwise wait for a lock that is kept until it has ended.
-    fn take_in(&mut self, tag: &str, callers: Vec<Identity>, stream: UnixStream) {
+    /// Adds a follower, or refuses it. A section that has lost its lock refuses all. One that is over accepts only what
+    /// runs inside a nested run, which would otherwise wait for a lock that is kept until it has ended.
+    fn add_follower(&mut self, tag: &str, callers: Vec<Identity>, stream: UnixStream) {
         let is_own = self.hold.own_tags().iter().any(|own| own == tag);
         if !is_own || self.leases.is_lost() {
             let _ = send_with(&stream, Report::Lost(LOST.to_owned()).line().as_bytes(), None);
@@ -194,8 +196,8 @@ impl WatchedSection<'_> {
     /// Returns `true` if the other side of the connection descends from a nested run, or from the script of an inner
     /// section. Either would have to end before the release that it waits for.
     fn is_inside(&self, stream: &UnixStream) -> bool {
-        let Some(asker) = peer(stream).filter(|_| !self.followers.is_empty()) else { return false };
-        self.followers.wait_for(&lineage(&processes::all(), asker))
+        let Some(requester) = peer(stream).filter(|_| !self.followers.is_empty()) else { return false };
+        self.followers.depend_on(&lineage(&processes::all(), requester))
     }
 
     fn lose(&mut self, loss: &LockLoss<'_>) {
@@ -219,9 +221,9 @@ impl WatchedSection<'_> {
 
     /// Returns the time until the next look at the clock.
     fn pause(&self) -> Duration {
-        let longest = match self.askers.is_empty() {
+        let longest = match self.requesters.is_empty() {
             true => LONGEST_PAUSE,
-            false => SystemClock.now().until(self.next_sign),
+            false => SystemClock.now().until(self.next_waiting_report),
         };
         self.leases.pause().min(longest)
     }
@@ -262,8 +264,8 @@ async fn answer(mut stream: UnixStream, answer: Answer) {
 
 /// The time in which an answer has to be taken.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// The pause between two signs that the release is still waited for.
-const HOLD_ON: Duration = Duration::from_secs(3);
+/// The pause between two reports that the release is still to come.
+const WAITING_REPORT_INTERVAL: Duration = Duration::from_secs(3);
 const LOST: &str = "its section has no such lock any more";
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
