@@ -222,7 +222,7 @@ impl HeldRun<'_> {
         let mut job = Job::new(request, &self.hold, warden, self.stderr, self.status);
         // The warden may have taken longer to start than the lease lasts.
         if job.is_too_late() {
-            return Ok(job.forgo().await);
+            return Ok(job.end_by_loss().await);
         }
         let (program, variables) = (&request.program, self.hold.variables(request));
         let child = match job.group() {
@@ -231,13 +231,13 @@ impl HeldRun<'_> {
             }
             None => {
                 let known = |command| job.tell_warden(command);
-                job.await_start(Child::start_beside(program, file, variables, known)).await
+                job.await_start(Child::start_in_callers_group(program, file, variables, known)).await
             }
         };
         match child {
             Ok(child) => Ok(job.supervise(child, self.signals).await),
             Err(error) => {
-                job.abandon().await;
+                job.end_after_failed_start().await;
                 Err(request.program.refusal(&error))
             }
         }

@@ -60,7 +60,7 @@ impl Child {
         let command = command(program, file.clone(), variables);
         // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
         // renewed meanwhile.
-        let started = unblocked(move || match spawn(command) {
+        let started = on_blocking_thread(move || match spawn(command) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOEXEC) && is_script(&file) => {
                 spawn(by_shell)
             }
@@ -69,39 +69,39 @@ impl Child {
         started.await.map(|child| Child { pid: Pid::from_child(&child) })
     }
 
-    /// Starts it in the group of the caller. It does not begin before `known` has returned, nor if this process ends
-    /// before that.
+    /// Starts `file` as `program` in the group of the caller. The command does not begin before `known` has returned, nor
+    /// if this process ends before that.
     ///
     /// # Errors
     /// As for [`Child::start`].
-    pub(crate) async fn start_beside(
+    pub(crate) async fn start_in_callers_group(
         program: &Program,
         file: PathBuf,
         variables: Variables,
         known: impl FnOnce(Pid),
     ) -> io::Result<Child> {
         let (starter, mut command, its_ends) = Starter::new(&file, program.name(), &program.arguments)?;
-        set(&mut command, variables);
-        let started = unblocked(move || {
+        set_variables(&mut command, variables);
+        let started = on_blocking_thread(move || {
             let _its_ends = its_ends;
             command.spawn()
         });
         let mut process = started.await?;
         known(Pid::from_child(&process));
-        let begun = unblocked(move || match starter.proceed() {
+        let begun = on_blocking_thread(move || match starter.proceed() {
             Ok(()) => Ok(process),
             Err(error) => process.wait().and(Err(error)),
         });
         begun.await.map(|child| Child { pid: Pid::from_child(&child) })
     }
 
-    /// Returns its id, which must not be used once its end was seen.
+    /// Returns the id of the process, which must not be used once its end was seen.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Returns its new state; `None` where nothing has changed. It must not be called again after its
-    /// end.
+    /// Returns the new state of the process; `None` where nothing has changed. It must not be called again after it has
+    /// returned the end.
     pub(crate) fn change(&self) -> Option<Change> {
         loop {
             match waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -119,7 +119,7 @@ impl Child {
 pub(crate) fn command(program: &Program, file: PathBuf, variables: Variables) -> Command {
     let mut command = Command::new(file);
     command.arg0(program.name()).args(&program.arguments);
-    set(&mut command, variables);
+    set_variables(&mut command, variables);
     command
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn command(program: &Program, file: PathBuf, variables: Variables) ->
 fn by_shell(program: &Program, file: &Path, variables: Variables) -> Command {
     let mut command = Command::new("/bin/sh");
     command.arg(file).args(&program.arguments);
-    set(&mut command, variables);
+    set_variables(&mut command, variables);
     command
 }
 
@@ -139,7 +139,7 @@ fn is_script(file: &Path) -> bool {
     read.is_ok() && !line.contains(&0) && !line.starts_with(b"\x7fELF")
 }
 
-fn set(command: &mut Command, variables: Variables) {
+fn set_variables(command: &mut Command, variables: Variables) {
     for (name, value) in variables {
         match value {
             Some(value) => command.env(name, value),
@@ -148,8 +148,8 @@ fn set(command: &mut Command, variables: Variables) {
     }
 }
 
-/// Does what may block, on another thread.
-async fn unblocked<T: Send + 'static>(
+/// Runs work that may block on a thread for that.
+async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?

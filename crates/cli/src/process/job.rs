@@ -74,8 +74,8 @@ impl Outcome {
     }
 }
 
-/// The requests to release that are waited for: one for each lock.
-type Listening<'a> = Vec<Pin<Box<dyn Future<Output = Received<'a>> + 'a>>>;
+/// The revocations that are waited for: one for each lock.
+type Revocations<'a> = Vec<Pin<Box<dyn Future<Output = Received<'a>> + 'a>>>;
 type Received<'a> = (&'a Resource, leasehold::Result<Revocation>);
 
 /// An event that wakes a job up.
@@ -218,15 +218,15 @@ impl<'a> Job<'a> {
         true
     }
 
-    /// Ends the job of a command that may not begin.
-    pub(crate) async fn forgo(mut self) -> Outcome {
+    /// Ends the job of a command that is not started, since the lock is lost.
+    pub(crate) async fn end_by_loss(mut self) -> Outcome {
         let had_terminal = self.take_terminal_back();
         // The loss decides, and not the code.
         self.finish(Ending::Code(0), had_terminal).await
     }
 
-    /// Ends the job without a command.
-    pub(crate) async fn abandon(mut self) {
+    /// Ends the job of a command that could not be started.
+    pub(crate) async fn end_after_failed_start(mut self) {
         self.take_terminal_back();
         self.warden.end().await;
     }
@@ -234,7 +234,7 @@ impl<'a> Job<'a> {
     /// Attends to the command until it has ended, and to what it has left behind.
     pub(crate) async fn supervise(mut self, child: Child, signals: &mut Signals) -> Outcome {
         self.command = Some(child.pid());
-        let mut listening = self.listening();
+        let mut revocations = self.revocations();
         let ending = loop {
             self.check_lease();
             match child.change() {
@@ -245,28 +245,28 @@ impl<'a> Job<'a> {
                 }
                 None => {}
             }
-            self.attend(signals, &mut listening).await;
+            self.attend(signals, &mut revocations).await;
         };
         self.command = None;
         let had_terminal = self.take_terminal_back();
         if self.request.leftovers() == Leftovers::Await {
             while self.has_descendants() && !self.is_to_end() {
-                self.attend(signals, &mut listening).await;
+                self.attend(signals, &mut revocations).await;
             }
         }
         self.finish(ending, had_terminal).await
     }
 
     /// Waits for one event, and acts on it.
-    async fn attend(&mut self, signals: &mut Signals, listening: &mut Listening<'a>) {
+    async fn attend(&mut self, signals: &mut Signals, revocations: &mut Revocations<'a>) {
         self.update_warden();
-        let event = self.event(signals, listening).await;
+        let event = self.event(signals, revocations).await;
         self.check_lease();
         match event {
             Event::Revoked(received) => {
                 // One request is passed on, for any of the locks.
                 if received.1.is_ok() {
-                    listening.clear();
+                    revocations.clear();
                 }
                 self.revoked(received);
             }
@@ -309,8 +309,8 @@ impl<'a> Job<'a> {
         may_be && Terminal::controlling().is_some_and(|terminal| terminal.is_ours())
     }
 
-    /// Returns futures of the requests to release, if this job listens for them.
-    fn listening(&self) -> Listening<'a> {
+    /// Returns the futures of the revocations, if the command is to be sent a signal by them.
+    fn revocations(&self) -> Revocations<'a> {
         let guards = if self.request.on_revoke.is_some() { self.leases.guards() } else { &[] };
         let listen = |guard: &'a Guard| -> Pin<Box<dyn Future<Output = Received<'a>> + 'a>> {
             Box::pin(async move { (guard.resource(), guard.revoked().await) })
@@ -342,9 +342,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    async fn event(&self, signals: &mut Signals, listening: &mut Listening<'a>) -> Event<'a> {
+    async fn event(&self, signals: &mut Signals, revocations: &mut Revocations<'a>) -> Event<'a> {
         let lost = self.leases.lost();
-        let revoked = first_of(listening);
+        let revoked = first_of(revocations);
         tokio::select! {
             biased;
             () = lost => Event::Lost,

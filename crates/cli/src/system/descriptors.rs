@@ -123,18 +123,19 @@ fn writable(fd: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Takes a descriptor over: it is closed under its number, and kept under another that no `exec` passes on.
+/// Takes a descriptor over: it is closed under its number, and kept under another that no `exec` passes on. If it cannot
+/// be copied, it is opened once more with these options.
 ///
 /// # Errors
 /// There is none with this number; no descriptor is left.
-pub(crate) fn take(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
-    let copy = copy_of(number, use_of_it)?;
+pub(crate) fn take(number: i32, options: &OpenOptions) -> io::Result<OwnedFd> {
+    let copy = copy_of(number, options)?;
     let _ = nix::unistd::close(number);
     Ok(copy)
 }
 
 #[cfg(target_os = "linux")]
-fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
+fn copy_of(number: i32, options: &OpenOptions) -> io::Result<OwnedFd> {
     use std::os::fd::AsRawFd;
 
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -148,18 +149,18 @@ fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
         Ok(fd) => Ok(fd),
         Err(error @ rustix::io::Errno::BADF) => Err(error.into()),
         // Some sandboxes forbid the call.
-        Err(_) => reopened(number, use_of_it),
+        Err(_) => reopened(number, options),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn copy_of(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
-    reopened(number, use_of_it)
+fn copy_of(number: i32, options: &OpenOptions) -> io::Result<OwnedFd> {
+    reopened(number, options)
 }
 
 /// Opens what the descriptor leads to once more.
-fn reopened(number: i32, use_of_it: &OpenOptions) -> io::Result<OwnedFd> {
-    use_of_it.open(format!("/dev/fd/{number}")).map(OwnedFd::from)
+fn reopened(number: i32, options: &OpenOptions) -> io::Result<OwnedFd> {
+    options.open(format!("/dev/fd/{number}")).map(OwnedFd::from)
 }
 
 #[cfg(test)]

@@ -67,9 +67,9 @@ pub(crate) fn is_starter() -> bool {
 /// Waits until the process is known, and becomes the command. It returns only if that fails.
 pub(crate) fn serve() -> u8 {
     let mut arguments = std::env::args_os().skip(1);
-    let mut end = |use_of_it: &OpenOptions| {
+    let mut end = |options: &OpenOptions| {
         let number = arguments.next()?.to_str()?.parse().ok().filter(|number| *number > 2)?;
-        take(number, use_of_it).map(File::from).ok()
+        take(number, options).map(File::from).ok()
     };
     let ends = (end(OpenOptions::new().read(true)), end(OpenOptions::new().append(true)));
     let (Some(mut known), Some(mut failure)) = ends else { return FAILED };
