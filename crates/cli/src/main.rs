@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     let parsed = Args::try_parse();
     let is_for_eval = !commands::keep::is_keeper() && is_for_eval(&parsed);
     let exit = match parsed {
-        Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb, spare)),
+        Ok(args) => output::log::start(args.verbose).and_then(|()| run_verb(args.verb, spare)),
         Err(error) => answer(&error),
     };
     let exit = exit.unwrap_or_else(|problem| {
@@ -89,7 +89,8 @@ fn is_for_eval(parsed: &Result<Args, clap::Error>) -> bool {
     verb.is_some_and(|verb| verb == "acquire") && !is_json
 }
 
-fn obey(verb: Verb, spare: Option<Spare>) -> Result<Exit, Problem> {
+/// Runs the command that was asked for, in a runtime if it needs one.
+fn run_verb(verb: Verb, spare: Option<Spare>) -> Result<Exit, Problem> {
     let verb = match verb {
         Verb::Completions(args) => return completions(&args),
         Verb::Fence(verb) => return commands::fence::fence(verb),

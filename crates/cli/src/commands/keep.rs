@@ -1,8 +1,8 @@
 //! The keeper's side of `acquire`.
 //!
-//! Ground rules: until the report it belongs to the job of the shell: Ctrl-C and Ctrl-Z reach it. From then on it
-//! has a session of its own, without a terminal. If the report cannot be written, nobody knows
-//! of the lock, and it is released.
+//! Ground rules: until its report the keeper belongs to the job of the shell: Ctrl-C and Ctrl-Z reach it. From then on
+//! it has a session of its own, without a terminal. If the report cannot be written, no process knows of the lock, and
+//! the keeper releases it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -42,7 +42,7 @@ pub(crate) fn take_name() {
     let _ = rustix::thread::set_name(NAME_OF_THREAD);
 }
 
-/// Runs the keeper's whole life.
+/// Runs the keeper, from its start to the end of its section.
 ///
 /// # Errors
 /// Those of `acquire`.

@@ -35,7 +35,8 @@ pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// One page after the other, so that a store with many locks needs neither much memory nor one long answer.
+/// The pages of the list, read one after the other: a store with many locks needs neither much memory nor one long
+/// answer.
 struct Pages<'a> {
     locks: &'a Client,
     prefix: &'a str,

@@ -269,7 +269,7 @@ impl HeldRun<'_> {
         Err(request.program.refusal(&error))
     }
 
-    /// Holds the lock until `--min-hold` is over. The signal that ended it before, where one did.
+    /// Holds the lock until `--min-hold` is over. Returns the signal that ended the wait before, if one did.
     async fn wait_min_hold(&mut self, end: Moment, outcome: &Outcome) -> Option<Signal> {
         let is_own = !self.hold.guards().is_empty();
         // A signal that has ended the command by way of this process is meant for this process, too.
@@ -285,7 +285,7 @@ impl HeldRun<'_> {
         }
     }
 
-    /// Holds the lock until it is lost, or a signal comes, which is returned: also one that the command has
+    /// Holds the lock until it is lost or a signal comes. Returns the signal, which may be one that the command has
     /// survived.
     async fn stay(&mut self) -> Option<Signal> {
         if let Some(signal) = self.signals.ending(self.request.grace()) {

@@ -39,7 +39,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     if let Some(manager) = &manager {
         manager.send(&format!("READY=1\nSTATUS=serves the locks in {}", store.shown()));
         if let Some(time) = watchdog() {
-            tokio::spawn(show_life(manager.clone(), time / 2));
+            tokio::spawn(notify_watchdog(manager.clone(), time / 2));
         }
     }
     let is_on_terminal = Terminal::controlling().is_some();
@@ -67,8 +67,8 @@ fn asks_to_end(signal: Signal, is_on_terminal: bool) -> bool {
     matches!(signal, Signal::TERM | Signal::INT) || (signal == Signal::HUP && is_on_terminal)
 }
 
-/// Shows the service manager that the tasks of this process run, until it ends.
-async fn show_life(manager: Arc<ServiceManager>, pause: Duration) {
+/// Notifies the watchdog of the service manager again and again that the tasks of this process run.
+async fn notify_watchdog(manager: Arc<ServiceManager>, pause: Duration) {
     loop {
         manager.send("WATCHDOG=1");
         tokio::time::sleep(pause).await;
@@ -94,8 +94,8 @@ fn announce(server: &Server, store: &StoreUrl, stderr: &Stderr) {
     }
 }
 
-/// Returns the settings of the client. Each HTTP client gets a claim of its own, and none is handed on from one to
-/// the next: who takes a lock away by its tag ends the claim that was shown, and no later one.
+/// Returns the settings of the client, without local hand-offs: each HTTP client gets a claim of its own. So a break by
+/// the tag of a claim ends the claim that was shown, and no later one.
 fn tuning() -> Tuning {
     Tuning::default().local_handoff_limit(0)
 }

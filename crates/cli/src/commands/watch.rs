@@ -13,7 +13,8 @@ use crate::output::text::now;
 use crate::request::args::LookArgs;
 use crate::request::store::StoreUrl;
 
-/// Signals keep their defaults: they end the command at once, even without a reader of its output.
+/// Runs `leasehold watch`. Signals keep their defaults: they end the command at once, even without a reader of its
+/// output.
 ///
 /// # Errors
 /// The store failed for longer than is tolerated; stdout cannot be written.

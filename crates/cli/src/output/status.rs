@@ -37,7 +37,7 @@ pub(crate) enum Event {
     Renewed,
     /// It is lost.
     Lost { cause: String },
-    /// Somebody has asked for it.
+    /// It is revoked: a client asks for its release.
     Revoked { lock: Resource, reason: String },
     /// It was released.
     Released,
@@ -113,7 +113,7 @@ impl Status {
         }
     }
 
-    /// Waits until everything is written, but for places that take no output.
+    /// Waits until everything is written, except to places that take no output.
     pub(crate) async fn flush(&self) {
         let mut flushes = JoinSet::new();
         for (sender, writing) in &self.senders {

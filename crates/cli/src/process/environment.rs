@@ -13,7 +13,8 @@ use crate::system::service_manager::NOTIFY_VARIABLE;
 /// The variables to set, and with `None` to remove.
 pub(crate) type Variables = Vec<(&'static str, Option<String>)>;
 
-/// Lists what an environment is to hold, or not to hold, under these locks, the first one first, and tags.
+/// Lists the variables to set and to remove. `fences` has the locks, the first one first, and `owner` is the text of
+/// the tags.
 pub(crate) fn variables(
     request: &Request,
     fences: &[(&Resource, Option<Fence>)],

@@ -26,12 +26,12 @@ pub(crate) enum Answer {
     Inside,
 }
 
-/// The answer of a keeper that lets nobody follow its section any more, and does not report.
+/// The answer of a keeper that refuses a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The section is over, and waits for those that are inside already.
+    /// The section is over: the keeper waits for the followers that it has.
     Over,
-    /// As many follow it as can.
+    /// The keeper has as many followers as it can have.
     Full,
 }
 
@@ -118,7 +118,7 @@ impl Report {
 
 /// The line that says that the release is still to come.
 pub(crate) const WAITS: &str = "waits\n";
-/// The number of callers that a keeper hears of: a script and the copies that it makes of itself.
+/// The most callers that a request names: a script and the copies that it makes of itself.
 const MOST_CALLERS: usize = 32;
 
 #[cfg(test)]

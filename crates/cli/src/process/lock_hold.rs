@@ -92,7 +92,7 @@ impl LockHold {
         own.map_or_else(outer, Guard::fence)
     }
 
-    /// Returns what the command's environment is to hold, or not to hold.
+    /// Returns the variables to set and to remove in the environment of the command.
     pub(crate) fn variables(&self, request: &Request) -> Variables {
         let fences: Vec<_> = request.names().map(|name| (name, self.fence(name))).collect();
         variables(request, &fences, self.tags.with(self.guards().iter().map(Guard::tag)))

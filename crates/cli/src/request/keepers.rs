@@ -26,7 +26,7 @@ pub(crate) struct KeeperAddress {
 }
 
 impl Keepers {
-    /// Returns those in the environment.
+    /// Returns the keepers in the environment.
     pub(crate) fn inherited() -> Keepers {
         Keepers::read(&std::env::var(KEEPER_VARIABLE).unwrap_or_default())
     }
@@ -52,7 +52,7 @@ impl Keepers {
         &self.0
     }
 
-    /// Collects them.
+    /// Returns the list of these keepers.
     pub(crate) fn new(keepers: Vec<KeeperAddress>) -> Keepers {
         Keepers(keepers)
     }

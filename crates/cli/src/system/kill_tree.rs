@@ -14,7 +14,7 @@ use rustix::time::Timespec;
 
 use crate::system::processes::{self, Identity, Process, descendants};
 
-/// Returns what says whether the process with this id is still the same; `None` where the system has nothing.
+/// Returns a handle that shows whether the process with this id is still the same; `None` where the system has none.
 pub(crate) fn handle(pid: Pid) -> Option<OwnedFd> {
     #[cfg(target_os = "linux")]
     return rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
@@ -117,7 +117,8 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
     living.filter(is_left).count() > 0
 }
 
-/// Returns `true` if the process is a warden. It takes its name after it was started under it.
+/// Returns `true` if the process is a warden. A warden is started under this name, and takes it in the process table a
+/// moment later.
 pub(crate) fn is_warden_process(process: &Process) -> bool {
     process.is_named(WARDEN_NAME) || argument(process.pid, 0).is_some_and(|name| name == WARDEN_NAME)
 }

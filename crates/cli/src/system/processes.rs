@@ -33,9 +33,9 @@ pub(crate) struct Identity {
 }
 
 impl Process {
-    /// Returns the one with this name in the list, which lives; `None` if there is none.
-    fn at(name: &str) -> Option<Process> {
-        let stat = std::fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+    /// Returns the process of this entry of `/proc`; `None` if there is none, or it has ended.
+    fn at(entry: &str) -> Option<Process> {
+        let stat = std::fs::read_to_string(format!("/proc/{entry}/stat")).ok()?;
         Process::read(&stat).filter(|process| !process.is_over)
     }
 
@@ -66,7 +66,7 @@ impl Process {
         self.stack != 0 && other.stack != 0 && self.stack != other.stack
     }
 
-    /// Returns `true` if it has this name.
+    /// Returns `true` if its program has this name in the process table.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         self.name == name
     }

@@ -28,7 +28,7 @@ impl ServiceManager {
     }
 }
 
-/// Returns the time within which the service manager wants a sign of life again and again; none if it wants no such.
+/// Returns the longest time between two messages to the watchdog of the service manager; `None` if it expects none.
 pub(crate) fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().ok());
     // The variables may be those of a parent, for which they were meant.

@@ -226,7 +226,7 @@ pub(crate) fn is_warden() -> bool {
     std::env::args_os().next().is_some_and(|name| name == WARDEN_NAME) && getpgrp() == getpid()
 }
 
-/// Runs the whole life of a warden that was started.
+/// Runs a warden that was started as a program, to its end.
 pub(crate) fn serve() -> u8 {
     let _ = SigSet::all().thread_block();
     take_name();
@@ -234,7 +234,7 @@ pub(crate) fn serve() -> u8 {
     0
 }
 
-/// Runs the whole life of a fork, which is a warden if it is needed.
+/// Runs a fork to its end: as a warden, if one is needed.
 pub(crate) fn serve_as(fork: Fork) -> u8 {
     if let Some(_liveness_fds) = fork.become_warden() {
         end_in_time(Target::Group);
@@ -242,7 +242,7 @@ pub(crate) fn serve_as(fork: Fork) -> u8 {
     0
 }
 
-/// Obeys the messages, and ends the target when it is time.
+/// Handles the messages, and ends the target when it is time.
 fn end_in_time(target: Target) {
     let mut warden_loop = WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new(), target };
     while warden_loop.listen(rustix::stdio::stdin()) {}
@@ -263,7 +263,7 @@ enum Target {
     Group,
     /// A process, with its descendants.
     Tree(Pid, Option<OwnedFd>),
-    /// Nothing is ended: the process whose handle is stderr is sent a signal, if the token at stdout is there.
+    /// Nothing is ended: the process whose handle is stderr is sent a signal, if the token at stdout was not taken.
     Caller(Signal),
 }
 
@@ -307,7 +307,7 @@ impl WardenLoop {
         true
     }
 
-    /// Reads what is there, and obeys the messages that are complete. Returns `false` if all is done.
+    /// Reads what has arrived, and handles the messages that are complete. Returns `false` if all is done.
     fn read(&mut self, messages: impl AsFd) -> bool {
         let mut bytes = [0; 512];
         match rustix::io::read(messages, &mut bytes) {
