@@ -3,18 +3,18 @@
 //! Ground rules: a defect is written in the code as `mutant!("name")`, which is `false` unless this crate is
 //! compiled for the simulation of the engine.
 
-/// Returns `true` if this defect is put back.
+/// Returns `true` if this defect, or one of several, is put back.
 #[cfg(not(leasehold_sim))]
 macro_rules! mutant {
-    ($name:literal) => {
+    ($($name:literal)|+) => {
         false
     };
 }
 
 #[cfg(leasehold_sim)]
 macro_rules! mutant {
-    ($name:literal) => {
-        $crate::mutant::is_there($name)
+    ($($name:literal)|+) => {
+        $($crate::mutant::is_there($name))||+
     };
 }
 

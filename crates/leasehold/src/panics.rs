@@ -39,7 +39,7 @@ pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
 /// A fork of the process has a copy of it, and of its connection, on which every action would affect
 /// the parent: there it is left as it is, neither polled nor dropped.
 pub(crate) async fn contained_request<T>(call: impl Future<Output = T>) -> Result<T, Failure> {
-    if mutant!("a contender ends in silence") || mutant!("a release ends in silence") {
+    if mutant!("a contender ends in silence" | "a release ends in silence") {
         return Ok(call.await);
     }
     let process = Process::this();

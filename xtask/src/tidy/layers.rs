@@ -38,7 +38,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "fuzz",
         ],
     ),
-    ("crates/backend/src/connection", &["duplex", "question", "wire", "shared", "stream_guard", "driver", "sent"]),
+    (
+        "crates/backend/src/connection",
+        &["duplex", "question", "wire", "shared", "stream_guard", "driver", "sent"],
+    ),
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands", "fuzz"]),
     (

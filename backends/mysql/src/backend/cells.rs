@@ -278,7 +278,9 @@ impl CellStore for MySqlCells {
 fn made(write: &Write, seq: u64) -> WriteOutcome {
     match write.when {
         WriteCondition::Free | WriteCondition::Emptied(_) => write.put.outcome_written(Fence::new(0, seq, 0)),
-        WriteCondition::Living { .. } | WriteCondition::Seen { .. } => write.put.outcome_written(write.put.fence),
+        WriteCondition::Living { .. } | WriteCondition::Seen { .. } => {
+            write.put.outcome_written(write.put.fence)
+        }
     }
 }
 

@@ -31,7 +31,12 @@ impl Pool {
         let (timeout, most) = (config.sql.timeout, config.sql.connections);
         let limits = ConnectionLimits { timeout, endpoints: config.endpoints.len(), idle: most };
         // Whether one is open is found out by a question.
-        Pool { config, permits: Semaphore::new(most), connections: IdleConnections::new(limits, |_| true), clock }
+        Pool {
+            config,
+            permits: Semaphore::new(most),
+            connections: IdleConnections::new(limits, |_| true),
+            clock,
+        }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. Returns the

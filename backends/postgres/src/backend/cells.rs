@@ -179,21 +179,9 @@ impl PostgresCells {
         let anew: Vec<bool> = writes.iter().map(|write| is_living(write)).collect();
         let epochs = numbers(writes, |write| write.put.fence.epoch);
         let seqs = numbers(writes, |write| write.put.fence.seq);
-        let calls: Vec<String> =
-            writes.iter().map(|write| encode_call(&write.at, &write.put.call)).collect();
-        let params: &[&(dyn ToSql + Sync)] = &[
-            names,
-            seen,
-            &within,
-            &anew,
-            texts,
-            versions,
-            &epochs,
-            &seqs,
-            keeps,
-            &calls,
-            &self.channel,
-        ];
+        let calls: Vec<String> = writes.iter().map(|write| encode_call(&write.at, &write.put.call)).collect();
+        let params: &[&(dyn ToSql + Sync)] =
+            &[names, seen, &within, &anew, texts, versions, &epochs, &seqs, keeps, &calls, &self.channel];
         self.pool.query(&self.statements.seen_many, params).await
     }
 

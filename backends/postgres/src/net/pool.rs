@@ -29,7 +29,11 @@ impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
         let (timeout, most) = (config.sql.timeout, config.sql.connections);
         let limits = ConnectionLimits { timeout, endpoints: config.endpoints.len(), idle: most };
-        Pool { config, permits: Semaphore::new(most), connections: IdleConnections::new(limits, Link::is_open) }
+        Pool {
+            config,
+            permits: Semaphore::new(most),
+            connections: IdleConnections::new(limits, Link::is_open),
+        }
     }
 
     /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. A row of the

@@ -69,7 +69,9 @@ impl Request {
         };
         let extra = match self.script.extra {
             ExtraValue::Epoch => Some(link_values.epoch),
-            ExtraValue::Rights => Some(link_values.epoch).filter(|epoch| *epoch > 0 || link_values.checks_rights),
+            ExtraValue::Rights => {
+                Some(link_values.epoch).filter(|epoch| *epoch > 0 || link_values.checks_rights)
+            }
             ExtraValue::None | ExtraValue::Run => None,
         };
         let texts = || self.keys.iter().chain(&self.args);

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::quorum::{
-    Answer, MemberRenew, MemberRenewal, Member, MemberState, MemberView, Notification, RequestStamp, Subscription,
+    Answer, Member, MemberRenew, MemberRenewal, MemberState, MemberView, Notification, RequestStamp,
+    Subscription,
 };
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 

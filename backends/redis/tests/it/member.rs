@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use leasehold_core::quorum::{
-    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, NO_FENCE, Notification, RequestStamp, Vote,
+    Answer, Mark, Member, MemberRenew, MemberRenewal, MemberState, NO_FENCE, Notification, RequestStamp, Vote,
 };
 use leasehold_core::{Claim, FailureKind, Fence, Note, Share};
 use leasehold_redis::RedlockConfig;

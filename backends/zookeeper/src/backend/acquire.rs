@@ -270,19 +270,17 @@ impl Ensemble {
             // If it exists already, that is not an error; why it cannot be made is found out where it
             // is missing.
             let made = makes_container.then(|| session.client.create(&container, b"", &above));
+            let made = OptionFuture::from(made);
             let create = session.client.create(&path, data.as_bytes(), &options);
             let permit = match before {
                 KnownBefore::WorthWatching => session.watches.take_spare(&container),
                 _ => None,
             };
             let watch = permit.as_ref().map(|_| session.client.check_and_watch_stat(&container));
-            let list =
-                (!matches!(before, KnownBefore::After(..))).then(|| session.client.get_children(&container));
-            let all = async {
-                let (made, watch, list) =
-                    (OptionFuture::from(made), OptionFuture::from(watch), OptionFuture::from(list));
-                Ok(join4(made, create, watch, list).await)
-            };
+            let is_listed = !matches!(before, KnownBefore::After(..));
+            let list = is_listed.then(|| session.client.get_children(&container));
+            let (watch, list) = (OptionFuture::from(watch), OptionFuture::from(list));
+            let all = async { Ok(join4(made, create, watch, list).await) };
             let (_, created, watching, listed) =
                 session.ask(self.config.timeout, all).await.map_err(enqueue_failure)?;
             match created {
@@ -311,7 +309,8 @@ impl Ensemble {
                     }
                     self.claims.set(claim, session.id, Stage::Queued(own.clone()));
                     if let (Some(Ok((Some(_), watcher))), Some(permit)) = (watching, permit) {
-                        before = KnownBefore::Watching(Watched::new(session.id, Watching::Watch(watcher, permit)));
+                        before =
+                            KnownBefore::Watching(Watched::new(session.id, Watching::Watch(watcher, permit)));
                     }
                     return match self.queue_of_newcomer(session, claim, &own, before, listed).await {
                         Ok(queue) => Ok(Some((own, queue))),

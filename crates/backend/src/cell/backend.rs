@@ -71,7 +71,13 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Reads a cell that has just arrived.
     pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<DecodedCell, Failure> {
-        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.knowledge.observed, self.clock.now())
+        DecodedCell::open(
+            resource,
+            cell,
+            self.cells.clock_source(),
+            &self.knowledge.observed,
+            self.clock.now(),
+        )
     }
 
     /// Returns the notifier of the store, or one that never notifies.

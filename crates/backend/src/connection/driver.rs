@@ -33,7 +33,8 @@ impl<Q: Question> Future for Driver<Q> {
                 if state.has_ended {
                     return Poll::Ready(());
                 }
-                let stream = if state.caller.is_none() { StreamGuard::take(shared, &mut state) } else { None };
+                let stream =
+                    if state.caller.is_none() { StreamGuard::take(shared, &mut state) } else { None };
                 if stream.is_none() {
                     // Its user wakes this task if there is more to do.
                     state.driver = Some(context.waker().clone());

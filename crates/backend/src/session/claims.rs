@@ -171,7 +171,10 @@ impl<S: Session> ClaimTable<S> {
     /// Forgets a lock that the server did not give, or has back.
     pub(crate) fn give_up(&self, key: &str, session_number: u64) {
         let mut entries = self.entries();
-        let Some(taken) = entries.keys.get_mut(key).filter(|taken| taken.session_number == session_number) else { return };
+        let Some(taken) = entries.keys.get_mut(key).filter(|taken| taken.session_number == session_number)
+        else {
+            return;
+        };
         taken.claims = taken.claims.saturating_sub(1);
         if taken.claims == 0 {
             entries.keys.remove(key);
@@ -203,7 +206,9 @@ impl<S: Session> ClaimTable<S> {
         }
         let (session, claim) = (session.clone(), claim.clone());
         let id = claim.id;
-        entries.held.insert(id, HeldLock { session, claim, fence, since, shown, lost, signal: signal.clone() });
+        entries
+            .held
+            .insert(id, HeldLock { session, claim, fence, since, shown, lost, signal: signal.clone() });
         Entered::Held(Grant::new(asked_at).fence(fence).lost(Some(signal)))
     }
 

@@ -69,7 +69,13 @@ impl<T> IdleConnections<T> {
     /// Creates a set without connections. It drops those that are not open any more by `is_open`.
     pub fn new(limits: ConnectionLimits, is_open: fn(&T) -> bool) -> IdleConnections<T> {
         let state = Mutex::new(State { idle: Vec::new(), silence: None });
-        IdleConnections { limits, is_open, state, changed: Notify::new(), turn: tokio::sync::Mutex::default() }
+        IdleConnections {
+            limits,
+            is_open,
+            state,
+            changed: Notify::new(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Takes the idle connection that was used last, so that those which are not needed grow old.

@@ -28,8 +28,8 @@ use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
 use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
 use crate::system::descriptors;
-use crate::system::processes::KEEPER_NAME;
 use crate::system::keeper_socket::SocketAddress;
+use crate::system::processes::KEEPER_NAME;
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
 

@@ -15,8 +15,8 @@ use tokio::net::UnixStream;
 
 use crate::process::keeper_lines::{Refusal, Report, WAITS};
 use crate::system::descriptors;
-use crate::system::processes::Identity;
 use crate::system::keeper_socket::send_with;
+use crate::system::processes::Identity;
 
 /// The nested runs and inner sections that follow a section.
 #[derive(Debug)]

@@ -17,10 +17,10 @@ use crate::output::status::{Event as Report, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible, visible_name};
 use crate::process::child::{Change, Child, Ending};
+use crate::process::descendants::Descendants;
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::LockHold;
 use crate::process::select::first_of;
-use crate::process::descendants::Descendants;
 use crate::request::{Launch, Leftovers, Loss, Request};
 use crate::system::kill_tree::is_out_of_reach;
 use crate::system::orphans;
@@ -173,7 +173,8 @@ impl<'a> Job<'a> {
     fn out_of_reach(&mut self) -> Option<Pid> {
         let (all, group) = (processes::all(), self.group());
         let is_in = |process: &&Process| group.is_some() && process.group == group && !process.is_over;
-        let descendants = self.descendants.as_mut().map(|descendants| descendants.living(&all)).unwrap_or_default();
+        let descendants =
+            self.descendants.as_mut().map(|descendants| descendants.living(&all)).unwrap_or_default();
         let members = all.iter().filter(is_in).map(|process| process.pid);
         // The command is there also where this process may not list those of others; one that has ended is left out.
         let is_over = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_over);

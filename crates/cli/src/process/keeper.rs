@@ -20,14 +20,14 @@ use crate::output::stderr::Stderr;
 use crate::output::text::{visible, visible_name};
 use crate::process::followers::{Followers, peer, refuse, report_waiting};
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request as KeeperRequest};
+use crate::process::keeper_listener::KeeperListener;
 use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, ReleaseOutcome};
 use crate::process::select::first_of;
-use crate::process::keeper_listener::KeeperListener;
 use crate::request::Request;
 use crate::system::caller::Caller;
-use crate::system::processes::{self, Identity, lineage};
 use crate::system::keeper_socket::send_with;
+use crate::system::processes::{self, Identity, lineage};
 use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
 use crate::system::warden::{Message, Warden};
@@ -106,7 +106,12 @@ impl Keeper<'_> {
 
 impl WatchedSection<'_> {
     /// Watches over the section until its lock may be released.
-    async fn watch(&mut self, listener: &mut KeeperListener, script_fd: Option<ScriptFd>, signals: &mut Signals) {
+    async fn watch(
+        &mut self,
+        listener: &mut KeeperListener,
+        script_fd: Option<ScriptFd>,
+        signals: &mut Signals,
+    ) {
         let listen =
             |guard| Box::pin(async move { (leasehold::Guard::resource(guard), guard.revoked().await) });
         let listens = self.request.on_revoke.is_some();

@@ -111,7 +111,8 @@ impl LockHold {
     /// Returns copies of the descriptors that keep locks alive, of this process and of sections: locks in files have
     /// some. The keeper of a section waits until the last process has closed those of its lock.
     pub(crate) fn liveness_fds(&self) -> Vec<OwnedFd> {
-        let of_sections = self.followed.iter().flat_map(|section| [section.liveness_fd(), section.connection()]);
+        let of_sections =
+            self.followed.iter().flat_map(|section| [section.liveness_fd(), section.connection()]);
         self.guards().iter().filter_map(liveness_fd).chain(of_sections.flatten()).collect()
     }
 

@@ -19,8 +19,8 @@ use crate::exit::{Exit, Problem};
 use crate::output::text::visible_name;
 use crate::process::keeper_lines::{Answer, Refusal, Report, Request};
 use crate::request::keepers::{KeeperAddress, Keepers};
-use crate::system::processes::Identity;
 use crate::system::keeper_socket::{self, SocketAddress, is_gone};
+use crate::system::processes::Identity;
 
 /// Asks the keeper at this address to release the lock, and waits until it has.
 ///
@@ -135,7 +135,11 @@ fn refused(refusal: Refusal, lock: &Resource) -> Problem {
     }
 }
 
-async fn ask_to_follow(keeper: &KeeperAddress, lock: &Resource, request: &Request) -> io::Result<FollowAnswer> {
+async fn ask_to_follow(
+    keeper: &KeeperAddress,
+    lock: &Resource,
+    request: &Request,
+) -> io::Result<FollowAnswer> {
     let mut stream = keeper_socket::connect(&keeper.socket).await?;
     stream.write_all(request.line().as_bytes()).await?;
     let (mut text, liveness_fd) = keeper_socket::receive_with(&stream).await?;

@@ -122,8 +122,10 @@ mod linux {
         /// It has ended, or is not ready in time; there are too many descriptors.
         pub(crate) fn engage(mut self, liveness_fds: &[OwnedFd]) -> io::Result<(Pid, OwnedFd)> {
             let socket = self.socket.as_ref().ok_or(Errno::NOTCONN)?;
-            let count =
-                u8::try_from(liveness_fds.len()).ok().filter(|count| *count <= MAX_LIVENESS_FDS).ok_or(Errno::MFILE)?;
+            let count = u8::try_from(liveness_fds.len())
+                .ok()
+                .filter(|count| *count <= MAX_LIVENESS_FDS)
+                .ok_or(Errno::MFILE)?;
             let mut space = [MaybeUninit::uninit(); SPACE];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let fds: Vec<_> = liveness_fds.iter().map(AsFd::as_fd).collect();

@@ -42,10 +42,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
+use crate::system::fork::{Fork, Spare};
 use crate::system::kill_tree::{
     END_LIMIT, LEADER, WARDEN_NAME, handle, is_running, kill_group, kill_tree, take_name,
 };
-use crate::system::fork::{Fork, Spare};
 use crate::system::processes::{self, Identity};
 use crate::system::token::{Token, take_from};
 
@@ -86,7 +86,11 @@ impl Warden {
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn of_caller(liveness_fds: Vec<OwnedFd>, caller: &Caller, signal: Signal) -> io::Result<Warden> {
+    pub(crate) fn of_caller(
+        liveness_fds: Vec<OwnedFd>,
+        caller: &Caller,
+        signal: Signal,
+    ) -> io::Result<Warden> {
         let token = Token::new()?;
         let warden = Warden::spawn(liveness_fds, Some(Notice { caller, signal, token: &token }))?;
         Ok(Warden { token: Some(token), ..warden })

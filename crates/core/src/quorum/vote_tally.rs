@@ -244,9 +244,7 @@ impl VoteTally {
         let reports = self.names.iter().zip(&self.members).map(|(name, reply)| match reply {
             Reply::Pending => format!("{name} is silent"),
             Reply::Failed(failure) => failure.detail().to_owned(),
-            Reply::Answer(answer) => {
-                answer.state.trouble(name).unwrap_or_else(|| format!("{name} is armed"))
-            }
+            Reply::Answer(answer) => answer.state.trouble(name).unwrap_or_else(|| format!("{name} is armed")),
         });
         reports.collect::<Vec<_>>().join("; ")
     }

@@ -30,7 +30,10 @@ impl Engine {
     }
 
     /// Runs a request that changes nothing, as [`Engine::run_write`] does. Closing does not wait for it.
-    pub(crate) fn run_read<T, W>(&self, work: W) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
+    pub(crate) fn run_read<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<T, Failure>> + Send + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Failure>> + Send + 'static,

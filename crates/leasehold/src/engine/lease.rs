@@ -466,7 +466,10 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert_eq!((lease.peek_remaining(), lease.health.get().state), (Duration::ZERO, State::Valid));
         assert!(!lease.renewed(clock.now()), "nothing revives it");
-        assert_eq!((lease.peek_remaining(), lease.state()), (Duration::ZERO, State::Lost(LossCause::Expired)));
+        assert_eq!(
+            (lease.peek_remaining(), lease.state()),
+            (Duration::ZERO, State::Lost(LossCause::Expired))
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use leasehold::TokioClock;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
+    Answer, Mark, Member, MemberRenew, MemberRenewal, MemberState, MemberView, NO_FENCE, Notification,
     RequestStamp, Seen, Subscription, Vote,
 };
 use leasehold_core::{

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, MemberRenew, MemberRenewal, Mark, Member, MemberState, MemberView, RequestStamp, Subscription,
+    Answer, Mark, Member, MemberRenew, MemberRenewal, MemberState, MemberView, RequestStamp, Subscription,
 };
 use leasehold_core::{Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource, Severity};
 

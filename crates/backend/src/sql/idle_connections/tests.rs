@@ -23,7 +23,13 @@ impl Server {
     fn new(endpoints: usize) -> Server {
         let limits = ConnectionLimits { timeout: TIMEOUT, endpoints, idle: 8 };
         let (now, most, all) = (Cell::new(0), Cell::new(0), Cell::new(0));
-        Server { takes: Cell::new(SECOND), now, most, all, connections: IdleConnections::new(limits, |_| true) }
+        Server {
+            takes: Cell::new(SECOND),
+            now,
+            most,
+            all,
+            connections: IdleConnections::new(limits, |_| true),
+        }
     }
 
     /// Does not answer, as far as the client has found out.

@@ -69,10 +69,7 @@ impl Contender {
 
 impl Drop for Contender {
     fn drop(&mut self) {
-        if self.is_settled
-            || mutant!("a contender ends in silence")
-            || mutant!("the end of a runtime is silent")
-        {
+        if self.is_settled || mutant!("a contender ends in silence" | "the end of a runtime is silent") {
             return;
         }
         let error = if std::thread::panicking() {

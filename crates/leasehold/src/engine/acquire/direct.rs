@@ -56,7 +56,9 @@ impl Engine {
         if !self.admits_directly(want, is_try) {
             return Ok(FastOutcome::Declined);
         }
-        let Some((request, answer, span)) = self.send_directly(want)? else { return Ok(FastOutcome::Declined) };
+        let Some((request, answer, span)) = self.send_directly(want)? else {
+            return Ok(FastOutcome::Declined);
+        };
         let mut reply = pin!(span.around(self.reply_to(answer)));
         let reply = tokio::select! {
             biased;
@@ -142,9 +144,11 @@ impl Engine {
         self.in_flight.enter(claim.clone());
         let request = DirectRequest { engine: self, id: claim.id };
         let asked_at = self.clock.now();
-        let (sent, span) = called_in(|| contend_span(&claim), &self.runtime, || {
-            self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at))
-        });
+        let (sent, span) = called_in(
+            || contend_span(&claim),
+            &self.runtime,
+            || self.backend.direct_requests().and_then(|requests| requests.ask_directly(&claim, asked_at)),
+        );
         if self.closed.is_cancelled() {
             // Closing may have released the claim before it was requested.
             request.settle();
@@ -177,7 +181,12 @@ impl Engine {
 
     /// Begins the use of what was granted. Nothing is awaited in here, so a caller that is dropped has asked for
     /// nothing more, or drops a hold.
-    pub(super) fn take_fast_grant(self: &Arc<Self>, want: &Want, claim: Claim, grant: Grant) -> Result<FastOutcome> {
+    pub(super) fn take_fast_grant(
+        self: &Arc<Self>,
+        want: &Want,
+        claim: Claim,
+        grant: Grant,
+    ) -> Result<FastOutcome> {
         let attempt = Attempt::of(self, &claim);
         let taken = PendingGrant::take(self, want, &claim, grant);
         match attempt.over(taken)? {

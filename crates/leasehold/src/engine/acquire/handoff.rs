@@ -49,7 +49,9 @@ impl Engine {
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&lease, want.max_hold);
             let next = Hold::new(self.clone(), lease.clone(), passed.handed_off());
-            let Err(undelivered) = reply.send(Ok(next)) else { return ReleaseProgress::Over(Released::Freed) };
+            let Err(undelivered) = reply.send(Ok(next)) else {
+                return ReleaseProgress::Over(Released::Freed);
+            };
             // That task has left. Its undelivered hold must not release the claim, which this function
             // still owns.
             if let Ok(hold) = undelivered {

@@ -112,7 +112,12 @@ impl Engine {
     }
 
     /// Returns the handle with which a claim whose use has ended may linger; `None` if it may not.
-    pub(super) fn lingering_claim(&self, lease: &Arc<Lease>, ended: UseEnd, passed: PassedOn) -> Option<LingeringClaim> {
+    pub(super) fn lingering_claim(
+        &self,
+        lease: &Arc<Lease>,
+        ended: UseEnd,
+        passed: PassedOn,
+    ) -> Option<LingeringClaim> {
         let until = lease.linger_end(ended.at)?;
         let may_linger =
             ended.state == State::Valid && lease.revoked().is_none() && lease.can_hand_off(passed.sub);

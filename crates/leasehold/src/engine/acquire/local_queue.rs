@@ -236,13 +236,7 @@ impl<W, E, L> LocalQueue<W, E, L> {
         let skips_follow_up = self.skips_follow_up(&change);
         match change {
             Change::Enter { place, want, task, entered, handle } => {
-                self.last_ticket = place.ticket;
-                outcome.waits_for_itself = task.is_some()
-                    && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
-                match self.resume(&want, task) {
-                    Some(lingering) => (outcome.taker, outcome.resumed) = (Some((handle, want)), Some(lingering)),
-                    None => drop(self.waiters.insert(place, Waiter { want, task, entered, handle })),
-                }
+                self.enter(place, Waiter { want, task, entered, handle }, &mut outcome);
             }
             Change::Leave(place) => drop(self.waiters.remove(&place)),
             Change::Try { want, task } => {
@@ -306,6 +300,19 @@ impl<W, E, L> LocalQueue<W, E, L> {
         self.follow_up(&mut outcome, is_refused);
         self.check_invariants();
         outcome
+    }
+
+    /// Gives a waiter a claim that lingers, or else a place.
+    fn enter(&mut self, place: Place, waiter: Waiter<W>, outcome: &mut Outcome<W, E, L>) {
+        self.last_ticket = place.ticket;
+        let is_own = |claim: &HeldClaim| claim.task == waiter.task && claim.want.share.is_exclusive();
+        outcome.waits_for_itself = waiter.task.is_some() && self.held.iter().any(is_own);
+        match self.resume(&waiter.want, waiter.task) {
+            Some(lingering) => {
+                (outcome.taker, outcome.resumed) = (Some((waiter.handle, waiter.want)), Some(lingering));
+            }
+            None => drop(self.waiters.insert(place, waiter)),
+        }
     }
 
     /// Records that the contender's claim is held. Returns the waiter that gets it, and whether it is handed on to it.

@@ -291,7 +291,11 @@ impl Engine {
 
     /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
     /// or holds.
-    pub(super) fn change_queue(self: &Arc<Self>, resource: &Resource, change: QueueChange) -> Option<Changed> {
+    pub(super) fn change_queue(
+        self: &Arc<Self>,
+        resource: &Resource,
+        change: QueueChange,
+    ) -> Option<Changed> {
         self.change_queue_with(resource, Missing::Skip, None, || change)
     }
 
@@ -390,7 +394,10 @@ fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
 }
 
 /// Lets all claims linger no more that no task could use at `now`. Returns their handles.
-fn take_unusable(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, LingeringClaim>, now: Moment) -> Vec<LingeringClaim> {
+fn take_unusable(
+    queue: &mut LocalQueue<Reply, Weak<InlineRelease>, LingeringClaim>,
+    now: Moment,
+) -> Vec<LingeringClaim> {
     let unusable = queue.lingering().iter().filter(|(_, lingering)| !lingering.is_usable(now));
     let ids: Vec<ClaimId> = unusable.map(|(id, _)| *id).collect();
     ids.into_iter().flat_map(|id| queue.apply(Change::HandoffOver(id)).linger_over).collect()

@@ -335,7 +335,9 @@ impl Register {
                 },
                 Err(failure) => {
                     let failure = retries.with_overall_effect(failure);
-                    let Some(length) = retries.next_pause(&self.engine, &failure) else { return Err(failure) };
+                    let Some(length) = retries.next_pause(&self.engine, &failure) else {
+                        return Err(failure);
+                    };
                     if !self.engine.sleep(length).await {
                         let is_known = failure.effect == Effect::None;
                         return Err(if is_known { closed() } else { failure });

@@ -271,9 +271,8 @@ pub(crate) async fn await_direct_release(
 /// Asks the server once to release these claims. Returns those to be tried again.
 pub(crate) async fn request_releases(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
     let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
-    let asked = contained_request(async {
-        spanned(|| release_span(claims.len()), backend.release(&claims)).await
-    });
+    let asked =
+        contained_request(async { spanned(|| release_span(claims.len()), backend.release(&claims)).await });
     let asked_at = clock.now();
     let (mut releases, failure) = match asked.await {
         Ok(releases) => {

@@ -205,9 +205,11 @@ impl Reaper {
     fn send_directly(&self, engine: &Engine, job: &mut Job) -> Option<(DirectRelease, ContainedSpan)> {
         contained(|| self.backend.direct_requests().is_some())
             .filter(|sends| *sends && can_enter_a_runtime())?;
-        let (sent, span) = called_in(|| release_span(1), &engine.runtime, || {
-            self.backend.direct_requests().and_then(|requests| requests.release_directly(&job.claim))
-        });
+        let (sent, span) = called_in(
+            || release_span(1),
+            &engine.runtime,
+            || self.backend.direct_requests().and_then(|requests| requests.release_directly(&job.claim)),
+        );
         if sent.is_none() {
             // It panicked, perhaps after it had sent.
             job.count_try(Effect::Unknown);

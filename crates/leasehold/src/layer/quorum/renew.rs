@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use leasehold_core::quorum::{MemberRenew, MemberRenewal, Member};
+use leasehold_core::quorum::{Member, MemberRenew, MemberRenewal};
 use leasehold_core::{Claim, Fence, Renew, Renewal};
 
 use super::Quorum;
