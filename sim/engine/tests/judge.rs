@@ -316,6 +316,14 @@ impl Judge {
         number
     }
 
+    /// Records the fence of a reader that has become a writer: no later grant is below it.
+    pub(crate) fn upgraded(&self, resource: &Resource, fence: Option<Fence>) {
+        let Some(fence) = fence else { unreachable!("the memory store gives fences") };
+        let of_writer = (Share::WRITER, fence, String::new());
+        self.seen().fences.entry(resource.clone()).or_default().push(of_writer);
+        self.note(format_args!("an upgrade of {resource} has fence {fence}"));
+    }
+
     /// Records that a task releases its guard.
     pub(crate) fn lets_go(&self, number: u64, how: &str) {
         self.note(format_args!("h{number} {how}"));

@@ -379,6 +379,7 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
     leaving.ended(format_args!("an upgrade: {}", matches!(upgraded, Some(Ok(true)))));
     if let Some(Ok(true)) = upgraded {
         world.judge.returned(client, &thing.resource);
+        world.judge.upgraded(&thing.resource, guard.fence());
     }
     world.judge.count("upgraded");
     sleep(dice.ms(0, 200)).await;

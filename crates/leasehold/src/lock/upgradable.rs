@@ -260,6 +260,8 @@ impl Upgradable {
             Err(error) = unanswered => Err(error.with_op("upgrade").on(self.resource())),
         };
         let (guard, gate) = granted?;
+        // What the writer opens refuses the older fence of the reader, so no other task is given the reader's claim.
+        self.read.hold().pin();
         self.write = Some(Writer { pair: Pair::of(&self.read, &guard, engine), guard });
         // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);

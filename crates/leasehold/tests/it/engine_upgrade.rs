@@ -71,6 +71,29 @@ async fn fence_does_not_fall_with_a_downgrade() {
     assert!(writer.fence() > last);
 }
 
+/// The claim of the reader is older than that of the writer, so it is not handed to another task afterwards.
+#[tokio::test(start_paused = true)]
+async fn fence_of_the_next_reader_is_above_that_of_the_writer() {
+    for is_downgraded in [false, true] {
+        let (locks, ..) = clients();
+        let mut guard = lock(&locks).upgradable_read().await.unwrap();
+        let prices = FenceGate::new(7);
+        guard.upgrade().await.unwrap();
+        let wrote = guard.fence();
+        prices.open(wrote).unwrap().access(|price| *price += 1).unwrap();
+        let next = lock(&locks);
+        let reader = tokio::spawn(async move { next.read().await.unwrap() });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        if is_downgraded {
+            guard.downgrade().await.unwrap();
+        }
+        drop(guard);
+        let reader = reader.await.unwrap();
+        assert!(reader.fence() > wrote, "{:?} after {wrote:?}", reader.fence());
+        assert_eq!(prices.open(reader.fence()).unwrap().access(|price| *price).unwrap(), 8);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn upgrade_behind_a_writer_is_refused_soon() {
     let (locks, _, other) = clients();
