@@ -44,6 +44,23 @@ async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
     settles(&steady, "a").await;
 }
 
+/// A store that does not answer keeps no lock of another store.
+#[tokio::test(start_paused = true)]
+async fn release_of_one_store_does_not_wait_for_another() {
+    let [shaky] = clients();
+    let [steady, other] = clients();
+    let ttl = Duration::from_secs(30);
+    let all = MultiLock::new().and(steady.locks.mutex("a")).and(shaky.locks.mutex("b").ttl(ttl));
+    let guard = all.lock().await.unwrap();
+    shaky.fault(Verb::Release, Mode::LoseRequest);
+    let began = tokio::time::Instant::now();
+    let release = tokio::spawn(guard.release());
+    let free = soon("the lock of the other store", other.locks.mutex("a").lock()).await.unwrap();
+    assert!(began.elapsed() < ttl / 10, "{:?}", began.elapsed());
+    free.release().await.unwrap();
+    assert_eq!(release.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loss_while_it_waits_for_the_next_ends_the_wait() {
     let [shaky] = clients();

@@ -326,7 +326,8 @@ impl MultiGuard {
         while_held(|| self.loss(), self.lost(), work).await.map_err(|loss| loss.error("run"))
     }
 
-    /// Releases all of them, the last one first, and waits until that is confirmed.
+    /// Releases all of them, the last one first, and waits until that is confirmed. None waits for the release of
+    /// another, which may be in a store that does not answer.
     ///
     /// # Cancel safety
     /// They are released even if the future is dropped.
@@ -334,11 +335,9 @@ impl MultiGuard {
     /// # Errors
     /// The first failure, as [`Guard::release`]; the others are released all the same.
     pub async fn release(mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        while let Some(guard) = self.guards.pop() {
-            outcome = outcome.and(guard.release().await);
-        }
-        outcome
+        let guards = std::mem::take(&mut self.guards);
+        let released = join_all(guards.into_iter().rev().map(|guard| Box::pin(guard.release()))).await;
+        released.into_iter().collect()
     }
 }
 
