@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Client, ErrorKind, Revocation};
+use leasehold::{Client, ErrorKind, Owner, Revocation};
 
 use crate::world::{Chance, Peer, clients, on_half_of_them};
 
@@ -165,6 +165,25 @@ async fn revocation_is_not_inherited_by_a_transfer() {
     new.locks.revoke("m", "of the next one").await.unwrap();
     let guard = old.locks.mutex("m").accept_transfer(&token).await.unwrap();
     assert_eq!(reason(guard.revoked().await), "of the next one");
+}
+
+/// The claim stays with another guard of the owner, and so does the request to release it.
+#[tokio::test(start_paused = true)]
+async fn transfer_that_fails_takes_no_revocation_away() {
+    let [holder, asker] = clients();
+    let mutex = holder.locks.mutex("m").owner(&Owner::new());
+    let guard = mutex.lock().await.unwrap();
+    asker.locks.revoke("m", "before the transfer").await.unwrap();
+    holder.fault(Verb::Swap, Mode::Hang);
+    let transfer = tokio::spawn(guard.transfer());
+    while holder.calls(Verb::Swap) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let other = mutex.lock().await.unwrap();
+    holder.fault(Verb::Swap, Mode::Pass);
+    assert_eq!(transfer.await.unwrap().unwrap_err().kind(), ErrorKind::Invalid);
+    let seen = tokio::time::timeout(Duration::from_secs(5), other.revoked()).await;
+    assert_eq!(reason(seen.unwrap()), "before the transfer");
 }
 
 /// A lock that was requested is not handed to the next task of the same process.

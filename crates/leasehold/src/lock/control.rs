@@ -2,8 +2,9 @@
 //!
 //! Ground rules: one register for each resource, beside its lock, which exists only after its first use.
 //! Each notice is about one claim, by its public tag, so that a later holder is not affected. Notices about
-//! claims that have ended are removed with the next change. A transferred claim is not revoked: a
-//! request to its last holder is removed in the same step in which the claim is offered.
+//! claims that have ended are removed with the next change. The holder that continues a transferred claim does not
+//! see requests from before the offer: they are removed in the step that takes the offer, and not before, because the
+//! transfer may fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub(super) struct ControlRegister {
     register: Register,
 }
 
-/// The notice about one claim.
+/// The notice about one claim. An offered claim may have two: the request from before the offer, and then the offer with
+/// a request from after it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Notice {
     tag: String,
@@ -78,7 +80,12 @@ impl ControlRegister {
     pub(super) async fn offer(&self, tag: &str, offer: Offer, ttl: Duration) -> Result<()> {
         let (dead, _) = self.dead().await?;
         self.change(ttl, |notices| {
-            notices.retain(|notice| notice.tag != tag && !dead.contains(&notice.tag));
+            notices.retain(|notice| !dead.contains(&notice.tag));
+            if notices.iter().any(|notice| is_offered(notice, tag, offer)) {
+                return;
+            }
+            let earlier = notices.iter_mut().filter(|notice| notice.tag == tag);
+            earlier.for_each(|notice| notice.offer = None);
             notices.push(Notice { tag: tag.to_owned(), offer: Some(offer), revoked: None });
         })
         .await
@@ -90,10 +97,12 @@ impl ControlRegister {
         // absent record is the same for all. So the removal is left to a second step.
         let redeemed = self.register.update_seen(CONFLICTS, |seen| {
             let mut notices = self.read(seen)?;
-            let Some(notice) = notices.iter_mut().find(|notice| is_offered(notice, tag, offer)) else {
+            let Some(offered) = notices.iter().position(|notice| is_offered(notice, tag, offer)) else {
                 return Ok(Change::Leave(Redemption::Unknown));
             };
-            notice.offer = None;
+            notices[offered].offer = None;
+            let earlier = notices[..offered].iter_mut().filter(|notice| notice.tag == tag);
+            earlier.for_each(|notice| notice.revoked = None);
             retain_open(&mut notices);
             self.write(&notices, seen, Duration::ZERO, Redemption::Redeemed)
         });
@@ -130,7 +139,8 @@ impl ControlRegister {
         self.change(Duration::ZERO, |notices| {
             notices.retain(|notice| !dead.contains(&notice.tag));
             for tag in holders.iter().map(|holder| holder.id.tag()) {
-                match notices.iter_mut().find(|notice| notice.tag == tag) {
+                // The last one: after an offer, the request is for the holder that takes it.
+                match notices.iter_mut().rfind(|notice| notice.tag == tag) {
                     Some(notice) => notice.revoked = Some(request.clone()),
                     None => notices.push(Notice { tag, offer: None, revoked: Some(request.clone()) }),
                 }
@@ -153,7 +163,7 @@ impl ControlRegister {
     /// Returns the request to the holder of this claim.
     pub(super) fn request(&self, seen: &Seen, tag: &str) -> Result<Option<Request>> {
         let notices = self.read(seen)?;
-        Ok(notices.into_iter().find(|notice| notice.tag == tag).and_then(|notice| notice.revoked))
+        Ok(notices.into_iter().filter(|notice| notice.tag == tag).find_map(|notice| notice.revoked))
     }
 
     /// Records that the holder of this claim has seen this request.
