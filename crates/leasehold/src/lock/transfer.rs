@@ -78,10 +78,10 @@ impl Guard {
     ///
     /// # Errors
     /// `Unsupported` if the store cannot do it, before anything is sent; to see this earlier, require it by
-    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if the owner holds the lock more than
-    /// once, or if the [proof](Guard::proof) of the lock was taken: a transaction on that condition does not
-    /// distinguish the two holders. `Lost` if the lock had been lost before. Otherwise the failure of the
-    /// store. After an error the lock is released, and no token exists.
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if the name is longer than 504 bytes, if the
+    /// owner holds the lock more than once, or if the [proof](Guard::proof) of the lock was taken: a transaction on
+    /// that condition does not distinguish the two holders. `Lost` if the lock had been lost before. Otherwise the
+    /// failure of the store. After an error the lock is released, and no token exists.
     pub async fn transfer(self) -> Result<TransferToken> {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
@@ -120,9 +120,12 @@ impl<K: Kind> Lock<K> {
     /// Requires that the lock can be [transferred](Guard::transfer) to another process.
     ///
     /// # Errors
-    /// `Unsupported` if this connection cannot do it. Nothing is sent.
+    /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it: 504 bytes at most.
+    /// Nothing is sent.
     pub fn transferable(self) -> Result<Self> {
+        let resource = self.name.clone()?;
         self.engine.check_transfer_support(OP_TRANSFER)?;
+        ControlRegister::of(&self.engine, &resource, OP_TRANSFER)?;
         Ok(self)
     }
 

@@ -172,6 +172,19 @@ async fn store_that_cannot_transfer_says_so_before_anything_is_sent() {
     assert_eq!(wire.calls(Verb::Swap), 0);
 }
 
+/// What `transferable` lets pass, `transfer` does not refuse: a refusal then would release the lock.
+#[tokio::test]
+async fn name_too_long_for_a_transfer_is_refused_before_the_lock_is_taken() {
+    let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Client::builder().over(wire.clone()).unwrap();
+    let error = locks.mutex("n".repeat(505)).transferable().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(wire.calls(Verb::Contend), 0);
+    let lock = locks.mutex("n".repeat(504)).transferable().unwrap();
+    let token = lock.lock().await.unwrap().transfer().await.unwrap();
+    lock.accept_transfer(&token).await.unwrap().release().await.unwrap();
+}
+
 /// The clock has passed its end, and nothing has looked at it meanwhile.
 #[tokio::test]
 async fn lock_that_ends_during_its_transfer_is_released() {
