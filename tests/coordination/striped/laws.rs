@@ -133,6 +133,26 @@ async fn stripes_exclude_and_their_report_counts_waits() {
     assert!(report.contention() > 0.0 && report.recommended().unwrap() > 3, "{report}");
 }
 
+/// An attempt that ends without the stripe is an attempt all the same.
+#[tokio::test]
+async fn report_counts_attempts_that_ended_without_a_grant() {
+    let locks = memory().await;
+    let stock = locks.striped_mutex("stock", 2);
+    let held = stock.stripe(0).lock().await.unwrap();
+    for _ in 0..50 {
+        assert!(stock.stripe(0).try_lock().await.unwrap().is_none());
+        assert!(stock.stripe(0).try_lock_for(Duration::from_millis(1)).await.unwrap().is_none());
+        stock.stripe(1).lock().await.unwrap().release().await.unwrap();
+        stock.try_lock_any().await.unwrap().unwrap().release().await.unwrap();
+    }
+    held.release().await.unwrap();
+    let report = stock.report();
+    let counted = |number: usize| (report.stripes[number].attempts, report.stripes[number].waited);
+    assert_eq!((counted(0), counted(1)), ((101, 100), (100, 0)), "{report}");
+    assert!((report.contention() - 100.0 / 201.0).abs() < 1e-9, "{report}");
+    assert_eq!(report.recommended(), Some(20), "{report}");
+}
+
 #[tokio::test]
 async fn lock_any_takes_a_stripe_that_becomes_free_later() {
     let locks = memory().await;

@@ -58,6 +58,7 @@ pub struct StripedMutex {
 #[derive(Debug)]
 struct Counted {
     mutex: Mutex,
+    attempts: AtomicU64,
     taken: AtomicU64,
     waited: AtomicU64,
     wait_nanos: AtomicU64,
@@ -84,6 +85,7 @@ impl StripedMutex {
                 Some(refusal) => part(name).refusing(refusal.clone()),
                 None => part(&format!("{name}#{number}")),
             },
+            attempts: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             wait_nanos: AtomicU64::new(0),
@@ -105,6 +107,7 @@ impl StripedMutex {
     pub fn with(self, setting: impl Fn(Mutex) -> Mutex) -> StripedMutex {
         let stripes = self.stripes.iter().map(|known| Counted {
             mutex: setting(known.mutex.clone()),
+            attempts: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             wait_nanos: AtomicU64::new(0),
@@ -162,7 +165,7 @@ impl StripedMutex {
                 None => stripe.mutex().lock().await.map(Some),
                 Some(time) => stripe.mutex().try_lock_for(stripe.now().until(time.end)).await,
             };
-            waited.and_then(|guard| guard.map(|guard| stripe.finish(began, Ok(guard))).transpose())
+            waited.and_then(|guard| guard.map(|guard| stripe.granted_at_first(began, guard)).transpose())
         };
         let mut waits = FuturesUnordered::from_iter([queued(start).boxed()]);
         if self.count() > 1 {
@@ -248,6 +251,7 @@ impl StripedMutex {
     pub fn report(&self) -> StripeReport {
         let load = Ordering::Relaxed;
         let uses = self.stripes.iter().map(|stripe| StripeUse {
+            attempts: stripe.attempts.load(load),
             taken: stripe.taken.load(load),
             waited: stripe.waited.load(load),
             wait: Duration::from_nanos(stripe.wait_nanos.load(load)),
@@ -322,7 +326,7 @@ impl Stripe {
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         let tried = self.try_counting_grants().await?;
         if tried.is_none() {
-            self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
+            self.count_busy();
         }
         Ok(tried)
     }
@@ -331,7 +335,7 @@ impl Stripe {
     async fn try_counting_grants(&self) -> Result<Option<Guard>> {
         let began = self.now();
         let tried = self.mutex().try_lock().await?;
-        tried.map(|guard| self.finish(began, Ok(guard))).transpose()
+        tried.map(|guard| self.granted_at_first(began, guard)).transpose()
     }
 
     /// Waits in the queue for up to `limit`; `None` if it is not free by then.
@@ -373,14 +377,27 @@ impl Stripe {
     /// is what the report counts. `None` if a wait has to follow.
     fn after_first_look(&self, began: Moment, looked: Result<Option<Guard>>) -> Option<Result<Guard>> {
         match looked {
-            Ok(Some(guard)) => Some(self.finish(began, Ok(guard))),
+            Ok(Some(guard)) => Some(self.granted_at_first(began, guard)),
             Err(error) if !error.is_outage() => Some(Err(error)),
             // The wait gives a store time to answer again.
             Ok(None) | Err(_) => {
-                self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
+                self.count_busy();
                 None
             }
         }
+    }
+
+    /// Counts an attempt that found the stripe taken, whether it waits then or not.
+    fn count_busy(&self) {
+        let counted = &self.stripes[self.number];
+        counted.attempts.fetch_add(1, Ordering::Relaxed);
+        counted.waited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an attempt that is granted without having been counted as one that found the stripe taken.
+    fn granted_at_first(&self, began: Moment, guard: Guard) -> Result<Guard> {
+        self.stripes[self.number].attempts.fetch_add(1, Ordering::Relaxed);
+        self.finish(began, Ok(guard))
     }
 
     fn now(&self) -> Moment {

@@ -19,9 +19,11 @@ pub struct StripeReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StripeUse {
+    /// The number of attempts to acquire it, granted or not.
+    pub attempts: u64,
     /// The number of times that it was acquired.
     pub taken: u64,
-    /// The number of times that another holder had it.
+    /// The number of attempts that found it taken.
     pub waited: u64,
     /// The time that all acquisitions took together.
     pub wait: Duration,
@@ -30,11 +32,15 @@ pub struct StripeUse {
 impl StripeReport {
     /// Returns the part of all attempts that found their stripe taken, between 0 and 1.
     pub fn contention(&self) -> f64 {
-        let taken: u64 = self.stripes.iter().map(|stripe| stripe.taken).sum();
         let waited: u64 = self.stripes.iter().map(|stripe| stripe.waited).sum();
         #[expect(clippy::cast_precision_loss, reason = "a part of a whole, to a few digits")]
-        let part = waited as f64 / taken.max(waited).max(1) as f64;
-        part
+        let part = waited as f64 / self.attempts().max(1) as f64;
+        // The counters are read one after the other.
+        part.min(1.0)
+    }
+
+    fn attempts(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.attempts).sum()
     }
 
     /// Returns the number of stripes that would leave one attempt in twenty waiting, if keys spread as
@@ -43,7 +49,7 @@ impl StripeReport {
     /// An attempt finds its stripe taken about as often as a stripe is held, which falls as their
     /// number rises. If single stripes stand out, the keys are uneven, and more stripes help little.
     pub fn recommended(&self) -> Option<u32> {
-        if self.stripes.iter().map(|stripe| stripe.taken).sum::<u64>() < ENOUGH {
+        if self.attempts() < ENOUGH {
             return None;
         }
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -82,7 +88,7 @@ impl fmt::Display for StripeReport {
 
 /// The part of attempts that may wait.
 const AIM: f64 = 0.05;
-/// The smallest number of cycles for a recommendation.
+/// The smallest number of attempts for a recommendation.
 const ENOUGH: u64 = 100;
 
 #[cfg(test)]
@@ -93,7 +99,7 @@ mod tests {
     fn stripe_report_recommends_a_count_from_contention() {
         let report = |taken, waited| StripeReport {
             name: "stock".to_owned(),
-            stripes: vec![StripeUse { taken, waited, wait: Duration::ZERO }; 4],
+            stripes: vec![StripeUse { attempts: taken, taken, waited, wait: Duration::ZERO }; 4],
         };
         assert_eq!(report(10, 10).recommended(), None, "too little was seen");
         assert_eq!(report(1_000, 0).recommended(), Some(1));
