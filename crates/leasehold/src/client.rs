@@ -14,7 +14,7 @@ use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
 use crate::engine::{Engine, Snapshots, Tuning, snapshots};
-use crate::error::{Error, Result, resource_for};
+use crate::error::{Error, ErrorKind, Result, resource_for};
 use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind, request_release};
 use crate::open::open_backend;
@@ -148,8 +148,17 @@ impl Client {
     /// Returns everything that the backend reports about its server.
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
-        let found = self.engine.run_read(async move { Ok(backend.diagnose(ttl).await) }).await;
-        found.map_err(|failure| Error::failed("diagnose", failure))
+        let questions = self.engine.run_read(async move { Ok(backend.diagnose(ttl).await) });
+        tokio::select! {
+            biased;
+            found = questions => found.map_err(|failure| Error::failed("diagnose", failure)),
+            is_open = self.engine.sleep(DIAGNOSE_LIMIT) => Err(if is_open {
+                let text = format!("the server did not answer all questions within {DIAGNOSE_LIMIT:?}");
+                Error::new(ErrorKind::Unavailable, "diagnose", text)
+            } else {
+                Error::closed("diagnose")
+            }),
+        }
     }
 
     #[cfg(any(test, leasehold_sim))]
@@ -504,3 +513,6 @@ fn own_note() -> Note {
     });
     Note::clipped(&format!("host={host} pid={} cmd={}", std::process::id(), program.unwrap_or_default()))
 }
+
+/// The longest time in which a server answers all questions of [`Client::diagnose`]: they are asked one after the other.
+const DIAGNOSE_LIMIT: Duration = Duration::from_secs(30);

@@ -18,8 +18,10 @@ impl Client {
     /// Checks everything in the configuration of the store that helps or hurts locks with leases of `ttl`.
     ///
     /// It acquires and releases the lock `leasehold-doctor` a few times, to see that this works and how
-    /// long it takes, and changes nothing else. It takes as long as these cycles do, and no longer than two
-    /// ttl if the store does not answer. It does not fail: every problem is reported as a [`Finding`].
+    /// long it takes, and changes nothing else. It does not fail: every problem is reported as a [`Finding`].
+    ///
+    /// It takes as long as these cycles and the questions to the server do. If the store does not answer, the cycles
+    /// end after two ttl, or after 4 s if that is longer, and the questions after 30 s.
     ///
     /// # Does not promise
     /// A store without a finding is not a store without faults: only known problems that can be

@@ -14,6 +14,7 @@ mod conformance_memory;
 mod coord_election;
 mod coord_faults;
 mod coord_multi;
+mod diagnose;
 #[cfg(feature = "redis")]
 mod dual;
 mod engine_at_once;
