@@ -9,7 +9,8 @@
 //! They look for the first key below `<name>/`, and so does this one; a key with another `/` in it
 //! belongs to a longer name.
 //!
-//! The value is `<ttl in ms> <note>` in both, in a slot `<id> <ttl in ms> <note>`.
+//! The value is `<ttl in ms> <note>`, in a slot `<id> <ttl in ms> <note>`. In the dialect of etcd's own clients it is the
+//! note alone, since to them the value of the first key is what the leader of an election proclaims.
 //!
 //! In the dialect of the Python clients the key is `<prefix><name>` alone, independent of the holder,
 //! and the value begins with the id. No queue exists: the key is put only while it does not exist.
@@ -66,12 +67,14 @@ impl Layout {
 
     /// Returns the value that is stored under it.
     pub(crate) fn value(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
-        let value = format!("{} {}", claim.ttl.as_millis(), claim.note.as_str());
+        let note = claim.note.as_str();
+        let value = format!("{} {note}", claim.ttl.as_millis());
         match (self.dialect, slot) {
             (Dialect::Etcd3, _) | (_, Slot::Reused(_)) => {
                 format!("{} {value}", claim.id.to_hex()).into_bytes()
             }
-            (Dialect::Native | Dialect::Concurrency, Slot::Own) => value.into_bytes(),
+            (Dialect::Native, Slot::Own) => value.into_bytes(),
+            (Dialect::Concurrency, Slot::Own) => note.as_bytes().to_vec(),
         }
     }
 
@@ -252,11 +255,15 @@ impl Layout {
         Some((name, entry(kv, id, share)))
     }
 
-    /// Reads the ttl and the note of a claim; a value of another client is shown as a note.
+    /// Reads the ttl, where it is written, and the note of a claim; a value of another client is shown as a note.
     pub(crate) fn read_value(&self, id: ClaimId, value: &[u8]) -> (Option<Duration>, Note) {
         let text = String::from_utf8_lossy(value);
         let text = text.strip_prefix(&format!("{} ", id.to_hex())).unwrap_or(&text);
-        let ours = self.dialect == Dialect::Native || !is_foreign(id);
+        let ours = match self.dialect {
+            Dialect::Native => true,
+            Dialect::Concurrency => false,
+            Dialect::Etcd3 => !is_foreign(id),
+        };
         match text.split_once(' ').and_then(|(ttl, note)| Some((ttl.parse().ok()?, note))) {
             Some((millis, note)) if ours => (Some(Duration::from_millis(millis)), Note::clipped(note)),
             _ => (None, Note::clipped(text)),
@@ -564,9 +571,12 @@ mod tests {
         assert_eq!(layout.key(&broken, Slot::Own), theirs.key);
         assert_ne!(layout.key(&ours.clone().id(queue[0].id), Slot::Own), other.key);
         assert_eq!(queue[2].id, ours.id);
-        // Their value is what they wrote, ours has a ttl before the note.
-        assert_eq!(layout.read_value(queue[1].id, b"5 apples").0, None);
-        assert_eq!(layout.read_value(ours.id, b"5 apples").0, Some(Duration::from_millis(5)));
+        // To their observers a value is what a leader says, so ours has nothing before the note.
+        assert_eq!(layout.value(&ours, Slot::Own), ours.note.as_str().as_bytes());
+        for id in [queue[1].id, ours.id] {
+            let (ttl, note) = layout.read_value(id, b"5 apples");
+            assert_eq!((ttl, note.as_str()), (None, "5 apples"));
+        }
         let name = |kv: &KeyValue| layout.read_entry(kv).map(|(resource, _)| resource.to_string());
         assert_eq!(name(&theirs).as_deref(), Some("jobs/a"));
         assert_eq!(name(&nested).as_deref(), Some("jobs/a/b"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::*;
-use leasehold_core::{Backend, FailureKind, Patience, Share};
+use leasehold_core::{Backend, FailureKind, Note, Patience, Share};
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::{EtcdCluster, peers, require};
 use tonic::transport::Endpoint;
@@ -138,6 +138,26 @@ async fn what_etcdctl_holds_can_be_broken_and_its_leader_is_seen() {
     freed(&backend, &broken).await;
     try_take(&backend, &mine).await.unwrap();
     freed(&backend, &mine).await;
+}
+
+/// A program of Go that looks for the leader of an election takes the value for its address.
+#[tokio::test(flavor = "multi_thread")]
+async fn observer_of_an_election_reads_the_note_of_our_leader() {
+    let Some((cluster, backend)) = open().await else { return };
+    let leader = mutex("chair").note(Note::new("host-7 of 9").unwrap());
+    try_take(&backend, &leader).await.unwrap();
+    let mut peer = Peer::start(&cluster, &["elect", "-l", "chair"]);
+    let observed = tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(peer.0.stdout.take().unwrap()).lines();
+        (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap(), peer)
+    });
+    let (key, value, _peer) = tokio::time::timeout(LONG, observed).await.unwrap().unwrap();
+    assert!(key.starts_with("chair/"), "{key}");
+    assert_eq!(value, "host-7 of 9");
+    let seen = backend.inspect(&leader.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders[0].note, leader.note);
+    assert!(seen.holders[0].remaining.is_some_and(|left| !left.is_zero()), "{seen:?}");
+    freed(&backend, &leader).await;
 }
 
 /// The lock service that each server offers on its port.
