@@ -45,8 +45,8 @@ const DIALECT: UrlOption<Dialect> = UrlOption::choice(
              the form of most libraries: one item by `add`",
 )
 .default("native");
-const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:/-")
-    .about("beginning of every key")
+const PREFIX: UrlOption<String> = UrlOption::plain_or_empty("prefix", 64, "._:/-")
+    .about("beginning of every key; with `dialect=plain` it may be empty, so that a key is the name itself")
     .default_note("`lh:`; with `dialect=plain` `lock:`")
     .example("lh:");
 const SETTLE: UrlOption<Duration> = UrlOption::duration("settle", MIN_SETTLE, Duration::from_secs(3600))
@@ -61,7 +61,7 @@ const SECURED: &[&str] = &["memcacheds"];
 ///
 #[doc = include_str!("options.md")]
 ///
-/// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as
+/// With several servers, which `dialect=plain` does not have, each resource lives on one of them, chosen by its name and by the *set of hosts as
 /// written*: every client must name the same servers by the same names, in any order.
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
@@ -142,6 +142,17 @@ impl MemcachedConfig {
                 self.hosts.len()
             )));
         }
+        if self.dialect == Dialect::Native && self.prefix.is_empty() {
+            return Err(invalid(
+                "an empty prefix is for dialect=plain: choose another, or leave it out for lh:",
+            ));
+        }
+        if self.dialect == Dialect::Plain && self.hosts.len() > 1 {
+            return Err(invalid(
+                "dialect=plain has one server: with several, each library chooses the server of a lock in a way of its \
+                 own, and two would hold the same lock on different ones",
+            ));
+        }
         let mut names: Vec<&Host> = self.hosts.iter().collect();
         names.sort();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -186,6 +197,17 @@ mod tests {
         assert!(plain.tls.unwrap().ca.is_some());
         let tooz = MemcachedConfig::parse("memcached://h?dialect=plain&prefix=__TOOZ_LOCK_").unwrap();
         assert_eq!(tooz.prefix, "__TOOZ_LOCK_");
+        assert_eq!(MemcachedConfig::parse("memcached://h?dialect=plain&prefix=").unwrap().prefix, "");
+    }
+
+    /// Another library would look for the lock on another server.
+    #[test]
+    fn plain_dialect_has_one_server_and_may_have_no_prefix() {
+        let refused = refusal("memcached://h,i?dialect=plain");
+        assert!(refused.contains("dialect=plain has one server"), "{refused}");
+        assert!(MemcachedConfig::parse("memcached://h,i").is_ok());
+        let refused = refusal("memcached://h?prefix=");
+        assert!(refused.contains("an empty prefix is for dialect=plain"), "{refused}");
     }
 
     #[test]

@@ -98,6 +98,19 @@ async fn what_is_not_ours_is_left_untouched() {
     hold(&*plain, &ours).await;
 }
 
+/// A program that adds the bare name of a lock, and leasehold without a prefix, use the same key.
+#[tokio::test]
+async fn lock_without_a_prefix_is_an_item_of_its_own_name() {
+    let Some(server) = MemcachedServer::start_or_skip().await else { return };
+    let plain = connect(&format!("{}?dialect=plain&prefix=", server.url())).await;
+    assert_eq!(server.ask("ms nightly 2 ME T60\r\nme", "\r\n").await.unwrap(), "HD\r\n");
+    let ours = mutex("nightly");
+    assert!(try_take(&*plain, &ours).await.unwrap().is_none());
+    assert_eq!(server.ask("md nightly", "\r\n").await.unwrap(), "HD\r\n");
+    hold(&*plain, &ours).await;
+    assert_eq!(server.ask("ms nightly 2 ME T60\r\nme", "\r\n").await.unwrap(), "NS\r\n");
+}
+
 #[tokio::test]
 async fn an_examination_names_what_hurts_locks() {
     let Some(server) = MemcachedServer::builder().memory_mb(8).start_or_skip().await else { return };

@@ -304,46 +304,44 @@ async fn server_hang_is_unavailable_and_its_lock_is_not_granted() {
 
 #[tokio::test]
 async fn dead_server_makes_its_locks_unavailable_and_others_continue() {
-    for dialect in DIALECTS {
-        let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
-        let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-        let url = format!("memcached://{}?dialect={dialect}", hosts.join(","));
-        let backend = connect(&url).await;
-        let claims: Vec<_> = (0..60).map(|n| mutex(&format!("job-{n}"))).collect();
-        for claim in &claims {
-            hold(&*backend, claim).await;
-        }
-        let items = [0, 1, 2].map(|n| servers[n].stat("curr_items"));
-        let items = futures_util::future::join_all(items).await;
-        let items: Vec<u64> = items.into_iter().map(Result::unwrap).collect();
-        assert_eq!(items.iter().sum::<u64>(), 60, "{dialect}");
-        assert!(items.iter().all(|part| *part > 0), "{dialect}: {items:?}");
+    let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let url = format!("memcached://{}", hosts.join(","));
+    let backend = connect(&url).await;
+    let claims: Vec<_> = (0..60).map(|n| mutex(&format!("job-{n}"))).collect();
+    for claim in &claims {
+        hold(&*backend, claim).await;
+    }
+    let items = [0, 1, 2].map(|n| servers[n].stat("curr_items"));
+    let items = futures_util::future::join_all(items).await;
+    let items: Vec<u64> = items.into_iter().map(Result::unwrap).collect();
+    assert_eq!(items.iter().sum::<u64>(), 60);
+    assert!(items.iter().all(|part| *part > 0), "{items:?}");
 
-        servers[0].kill().unwrap();
-        // Another client, which starts only now, sees the same.
-        let late = connect(&url).await;
-        let (mut away, mut kept) = (0, 0);
-        for claim in &claims {
-            for client in [&backend, &late] {
-                match try_take(&**client, &mutex(claim.resource.as_str())).await {
-                    Err(failure) => {
-                        assert!(failure.is_transient(), "{dialect}: {failure}");
-                        away += 1;
-                    }
-                    Ok(None) => kept += 1,
-                    Ok(Some(_)) => panic!("{dialect}: {:?} was given away", claim.resource),
+    servers[0].kill().unwrap();
+    // Another client, which starts only now, sees the same.
+    let late = connect(&url).await;
+    let (mut away, mut kept) = (0, 0);
+    for claim in &claims {
+        for client in [&backend, &late] {
+            match try_take(&**client, &mutex(claim.resource.as_str())).await {
+                Err(failure) => {
+                    assert!(failure.is_transient(), "{failure}");
+                    away += 1;
                 }
+                Ok(None) => kept += 1,
+                Ok(Some(_)) => panic!("{:?} was given away", claim.resource),
             }
         }
-        assert_eq!((away, kept), (2 * items[0], 2 * (items[1] + items[2])), "{dialect}");
-        let answers = backend.release(&claims.iter().collect::<Vec<_>>()).await;
-        let freed = answers.iter().filter(|answer| matches!(answer, Release::Freed)).count() as u64;
-        assert_eq!(freed, items[1] + items[2], "{dialect}");
-        assert!(answers.iter().all(|answer| !matches!(answer, Release::Gone)), "{dialect}");
-        servers[0].restart().await.unwrap();
-        for claim in &claims {
-            take(&*late, &mutex(claim.resource.as_str())).await;
-        }
+    }
+    assert_eq!((away, kept), (2 * items[0], 2 * (items[1] + items[2])));
+    let answers = backend.release(&claims.iter().collect::<Vec<_>>()).await;
+    let freed = answers.iter().filter(|answer| matches!(answer, Release::Freed)).count() as u64;
+    assert_eq!(freed, items[1] + items[2]);
+    assert!(answers.iter().all(|answer| !matches!(answer, Release::Gone)));
+    servers[0].restart().await.unwrap();
+    for claim in &claims {
+        take(&*late, &mutex(claim.resource.as_str())).await;
     }
 }
 
@@ -351,41 +349,38 @@ async fn dead_server_makes_its_locks_unavailable_and_others_continue() {
 /// one which concerns the hung server is never answered in time.
 #[tokio::test]
 async fn a_hung_server_keeps_no_lease_of_the_others_from_renewal() {
-    for dialect in DIALECTS {
-        let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
-        let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
-        let backend = connect(&format!("memcached://{}?dialect={dialect}&timeout=5m", hosts.join(","))).await;
-        let mut parts: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
-        for n in 0..1_000 {
-            let claim = mutex(&format!("job-{n}")).ttl(Duration::from_secs(600));
-            hold(&*backend, &claim).await;
-            parts.entry(backend.part(&claim)).or_default().push(claim);
-        }
-        let hung = servers[0].stat("curr_items").await.unwrap();
-        servers[0].stop().unwrap();
-        let mut renewing = tokio::task::JoinSet::new();
-        for claims in parts.into_values() {
-            let backend = backend.clone();
-            renewing.spawn(async move {
-                let proof = Proof::none();
-                let batch: Vec<Renew<'_>> =
-                    claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
-                backend.renew(&batch).await
-            });
-        }
-        assert_eq!(renewing.len(), 3, "{dialect}: a part is a server");
-        let mut renewed = 0;
-        for _ in 0..2 {
-            let answers = tokio::time::timeout(Duration::from_secs(60), renewing.join_next()).await;
-            let answers = answers.expect("it waits for the hung server").unwrap().unwrap();
-            assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)), "{dialect}");
-            renewed += answers.len() as u64;
-        }
-        assert_eq!(renewed, 1_000 - hung, "{dialect}");
-        servers[0].resume().unwrap();
-        let answers = renewing.join_next().await.unwrap().unwrap();
-        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)), "{dialect}");
+    let Some(servers) = MemcachedServer::several_or_skip(3).await else { return };
+    let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let backend = connect(&format!("memcached://{}?timeout=5m", hosts.join(","))).await;
+    let mut parts: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
+    for n in 0..1_000 {
+        let claim = mutex(&format!("job-{n}")).ttl(Duration::from_secs(600));
+        hold(&*backend, &claim).await;
+        parts.entry(backend.part(&claim)).or_default().push(claim);
     }
+    let hung = servers[0].stat("curr_items").await.unwrap();
+    servers[0].stop().unwrap();
+    let mut renewing = tokio::task::JoinSet::new();
+    for claims in parts.into_values() {
+        let backend = backend.clone();
+        renewing.spawn(async move {
+            let proof = Proof::none();
+            let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+            backend.renew(&batch).await
+        });
+    }
+    assert_eq!(renewing.len(), 3, "a part is a server");
+    let mut renewed = 0;
+    for _ in 0..2 {
+        let answers = tokio::time::timeout(Duration::from_secs(60), renewing.join_next()).await;
+        let answers = answers.expect("it waits for the hung server").unwrap().unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+        renewed += answers.len() as u64;
+    }
+    assert_eq!(renewed, 1_000 - hung);
+    servers[0].resume().unwrap();
+    let answers = renewing.join_next().await.unwrap().unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
 }
 
 #[tokio::test]

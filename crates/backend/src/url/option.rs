@@ -115,7 +115,12 @@ impl<T: FromStr> UrlOption<T> {
 impl UrlOption<String> {
     /// Declares a text of 1 to `max` of ASCII letters, digits and `others`.
     pub const fn plain(name: &'static str, max: usize, others: &'static str) -> UrlOption<String> {
-        UrlOption::of(name, Shape::Plain { max, others }, |_, text| Some(text.to_owned()))
+        UrlOption::of(name, Shape::Plain { min: 1, max, others }, |_, text| Some(text.to_owned()))
+    }
+
+    /// Declares a text as [`UrlOption::plain`] does, which may be empty.
+    pub const fn plain_or_empty(name: &'static str, max: usize, others: &'static str) -> UrlOption<String> {
+        UrlOption::of(name, Shape::Plain { min: 0, max, others }, |_, text| Some(text.to_owned()))
     }
 
     /// Declares a name in SQL: plain characters only, so that quoting it is all that there is to do before it

@@ -12,8 +12,8 @@ pub(crate) enum Shape {
     Duration { min: Duration, max: Duration },
     /// A whole number in these bounds.
     Number { min: u32, max: u32 },
-    /// ASCII letters, digits and `others`, one at least.
-    Plain { max: usize, others: &'static str },
+    /// ASCII letters, digits and `others`.
+    Plain { min: usize, max: usize, others: &'static str },
     /// A name in SQL.
     SqlName { max: usize },
     /// Any text without control characters.
@@ -35,7 +35,7 @@ impl Shape {
                 humantime::parse_duration(text).is_ok_and(|duration| (min..=max).contains(&duration))
             }
             Shape::Number { min, max } => text.parse().is_ok_and(|number| (min..=max).contains(&number)),
-            Shape::Plain { max, others } => (1..=max).contains(&text.len()) && plain(others),
+            Shape::Plain { min, max, others } => (min..=max).contains(&text.len()) && plain(others),
             Shape::SqlName { max } => {
                 (1..=max).contains(&text.len())
                     && plain("_")
@@ -58,9 +58,9 @@ impl fmt::Display for Shape {
                 write!(f, "a duration between {min} and {max}")
             }
             Shape::Number { min, max } => write!(f, "a number from {min} to {max}"),
-            Shape::Plain { max, others } => {
+            Shape::Plain { min, max, others } => {
                 let others: Vec<String> = others.chars().map(String::from).collect();
-                write!(f, "1 to {max} of the characters A-Z a-z 0-9 {}", others.join(" "))
+                write!(f, "{min} to {max} of the characters A-Z a-z 0-9 {}", others.join(" "))
             }
             Shape::SqlName { max } => {
                 write!(f, "1 to {max} of the characters A-Z a-z 0-9 _, no digit first")
@@ -88,7 +88,7 @@ mod tests {
             ),
             (Shape::Number { min: 1, max: 100 }, "1 100", "0 101 -1 x 1.5", "from 1 to 100"),
             (
-                Shape::Plain { max: 3, others: "./" },
+                Shape::Plain { min: 1, max: 3, others: "./" },
                 "a a/b .",
                 "a/bc a_b ä",
                 "1 to 3 of the characters A-Z a-z 0-9 . /",
@@ -102,6 +102,7 @@ mod tests {
             assert!(!bad.split(' ').any(|text| shape.admits(text)), "{shape}");
             assert!(shape.to_string().contains(said), "{shape}");
         }
-        assert!(!Shape::Plain { max: 3, others: "" }.admits("") && !Shape::SqlName { max: 3 }.admits(""));
+        let plain = |min| Shape::Plain { min, max: 3, others: "" };
+        assert!(plain(0).admits("") && !plain(1).admits("") && !Shape::SqlName { max: 3 }.admits(""));
     }
 }
