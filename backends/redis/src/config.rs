@@ -97,8 +97,8 @@ pub static URLS: StoreUrls = StoreUrls {
 
 const WAIT: UrlOption<Wait> = UrlOption::choice("wait", &[("pubsub", Wait::Pubsub), ("poll", Wait::Poll)])
     .about(
-        "how a waiter learns of a release: by a notification, or by polling; with `poll` no `PUBLISH` and no \
-         `SUBSCRIBE` is ever sent",
+        "how a waiter learns of a release: by a notification, or by polling; with `poll` no `SUBSCRIBE` is sent, and \
+         `PUBLISH` with `dialect=redisson` only",
     )
     .default("pubsub");
 pub(crate) const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 32, "._-")

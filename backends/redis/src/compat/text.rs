@@ -68,10 +68,7 @@ impl ScriptDialect for Text {
 
     fn contend(&self, claim: &Claim) -> Request {
         let id = claim.id.to_hex();
-        let value = match claim.note.as_str() {
-            "" => id.clone(),
-            note => format!("{id}:{note}"),
-        };
+        let value = format!("{id}:{}", claim.note.as_str());
         Request {
             script: &TEXT_CONTEND,
             keys: vec![self.key(claim.resource.as_str())],

@@ -46,12 +46,12 @@ async fn a_plain_lock_is_a_string_under_its_own_name() {
     assert!(freed(&*backend, &claim).await);
     let silent = mutex("b").note(Note::default());
     assert!(got(&*backend, &silent).await);
-    assert_eq!(text(&server, &["GET", "b"]).await, silent.id.to_hex());
+    assert_eq!(text(&server, &["GET", "b"]).await, format!("{}:", silent.id.to_hex()));
     assert!(freed(&*backend, &silent).await);
     assert_eq!(text(&server, &["DBSIZE"]).await, "0");
     let prefixed = open(&format!("{}?dialect=plain&key-prefix=redlock:", server.url())).await;
     assert!(got(&*prefixed, &silent).await);
-    assert_eq!(text(&server, &["GET", "redlock:b"]).await, silent.id.to_hex());
+    assert_eq!(text(&server, &["GET", "redlock:b"]).await, format!("{}:", silent.id.to_hex()));
 }
 
 #[tokio::test]
@@ -70,6 +70,7 @@ async fn a_value_of_others_is_busy_seen_and_left_alone() {
             assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
             let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
             assert_eq!((seen.holders.len(), seen.holders[0].remaining), (1, None), "{value}");
+            assert_eq!(seen.holders[0].note.as_str(), "held through another library", "{value}");
             assert_eq!(server.command(&["GET", &key]).await.unwrap(), Reply::Bytes(value.into()));
             // Only by the id that an observer was shown can it be broken.
             assert!(freed(&*backend, &claim.clone().id(seen.holders[0].id)).await, "{value}");

@@ -56,6 +56,8 @@ impl Fixture {
         assert!(!got(backend, &claim).await, "two hold one lock");
         let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
         assert_eq!(seen.holders.len(), 1);
+        // An operator who moves a fleet looks for these words.
+        assert!(seen.holders[0].note.as_str().starts_with("held through "), "{seen:?}");
         assert!(seen.holders[0].remaining.is_some_and(|left| left > Duration::from_secs(20)), "{seen:?}");
         let limit = patience(Duration::from_secs(20));
         let releasing = async {
