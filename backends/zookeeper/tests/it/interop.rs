@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{claim, endless, eventually, hold, no_patience, release};
 use fixture::{CURATOR, Fixture, KAZOO, Library, SOON, client, waits, within};
-use leasehold::backend::{Backend, ClaimId, FailureKind, Release, Share, Step};
+use leasehold::backend::{Backend, ClaimId, FailureKind, Note, Release, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;
 
 /// Each in turn, each waiting for the other; then each dies while it holds.
@@ -92,6 +92,24 @@ async fn readers_and_writers_mix(library: &'static Library) {
     }
     assert!(matches!(release(&fixture.ours, &writer).await, Release::Freed));
     fixture.wait_for_claims("book", 0, 0).await;
+}
+
+/// The leader of an election is the holder of a mutex, and what it proclaims is the note.
+#[tokio::test(flavor = "multi_thread")]
+async fn candidates_of_kazoo_and_ours_are_in_one_election() {
+    let Some(fixture) = Fixture::open(&KAZOO).await else { return };
+    let peer = fixture.peer().await;
+    let ours = claim("chair", Share::MUTEX).note(Note::new("host-7").unwrap());
+    hold(&fixture.ours, &ours).await;
+    assert_eq!(peer.ask("lead /chair host-9").await, "host-7");
+    fixture.wait_for_claims("chair", 1, 1).await;
+    assert!(peer.is_silent().await, "the peer leads beside us");
+    assert!(matches!(release(&fixture.ours, &ours).await, Release::Freed));
+    assert_eq!(peer.answer().await, "leads");
+    let seen = fixture.ours.inspect(&ours.resource, None, &no_patience()).await.unwrap();
+    assert_eq!(seen.holders[0].note.as_str(), "host-9");
+    assert_eq!(peer.ask("resign").await, "resigned");
+    fixture.wait_for_claims("chair", 0, 0).await;
 }
 
 /// A peer's lock can be broken, and nothing else touches it.

@@ -1,7 +1,8 @@
 """kazoo's locks, by commands on stdin: `KIND PATH MILLISECONDS` takes, `free KIND PATH` gives back.
 
 The kind `permit/N` is a lease of a semaphore of N. `crowd permit/N PATH ROUNDS FOLDER` takes and gives back, and answers
-how many holders it met at most: each has a file in the folder for as long as it holds.
+how many holders it met at most: each has a file in the folder for as long as it holds. `lead PATH ID` leads an election,
+from the answer `leads` until the next line, and lists the contenders before it.
 """
 
 import os
@@ -23,6 +24,11 @@ def main():
         if words[0] == "crowd":
             say(crowd(client, words[1], words[2], int(words[3]), words[4]))
             continue
+        if words[0] == "lead":
+            election = client.Election(words[1], words[2])
+            say("|".join(election.contenders()))
+            election.run(lead)
+            continue
         if words[0] == "free":
             held[(words[1], words[2])].pop().release()
             say("free")
@@ -39,6 +45,12 @@ def main():
             held.setdefault((words[0], words[1]), []).append(lock)
         say("held" if taken else "busy")
     client.stop()
+
+
+def lead():
+    say("leads")
+    sys.stdin.readline()
+    say("resigned")
 
 
 def crowd(client, kind, path, rounds, folder):
