@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Client, ErrorKind};
+use leasehold::{Client, ErrorKind, StripeReport, StripeUse};
 
 use crate::history::{Event, crowds};
 use crate::world::{clients, is_whole_campaign};
@@ -143,14 +143,25 @@ async fn report_counts_attempts_that_ended_without_a_grant() {
         assert!(stock.stripe(0).try_lock().await.unwrap().is_none());
         assert!(stock.stripe(0).try_lock_for(Duration::from_millis(1)).await.unwrap().is_none());
         stock.stripe(1).lock().await.unwrap().release().await.unwrap();
-        stock.try_lock_any().await.unwrap().unwrap().release().await.unwrap();
     }
-    held.release().await.unwrap();
     let report = stock.report();
     let counted = |number: usize| (report.stripes[number].attempts, report.stripes[number].waited);
-    assert_eq!((counted(0), counted(1)), ((101, 100), (100, 0)), "{report}");
-    assert!((report.contention() - 100.0 / 201.0).abs() < 1e-9, "{report}");
-    assert_eq!(report.recommended(), Some(20), "{report}");
+    assert_eq!((counted(0), counted(1)), ((101, 100), (50, 0)), "{report}");
+    assert!((report.contention() - 100.0 / 151.0).abs() < 1e-9, "{report}");
+    assert_eq!(report.recommended(), Some(27), "{report}");
+
+    // Those for any stripe: one that is granted, one that is refused, and one that waits in vain.
+    let other = stock.try_lock_any().await.unwrap().unwrap();
+    assert!(stock.try_lock_any().await.unwrap().is_none());
+    assert!(stock.try_lock_any_for(Duration::from_millis(1)).await.unwrap().is_none());
+    let after = stock.report();
+    let sum =
+        |report: &StripeReport, part: fn(&StripeUse) -> u64| report.stripes.iter().map(part).sum::<u64>();
+    assert_eq!(sum(&after, |one| one.attempts) - sum(&report, |one| one.attempts), 3, "{after}");
+    assert_eq!(sum(&after, |one| one.waited) - sum(&report, |one| one.waited), 2, "{after}");
+    assert_eq!(sum(&after, |one| one.taken) - sum(&report, |one| one.taken), 1, "{after}");
+    held.release().await.unwrap();
+    other.release().await.unwrap();
 }
 
 #[tokio::test]

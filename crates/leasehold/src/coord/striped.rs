@@ -64,6 +64,19 @@ struct Counted {
     wait_nanos: AtomicU64,
 }
 
+/// What the first look of an attempt finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstLook {
+    Free,
+    Taken,
+}
+
+impl FirstLook {
+    fn of(granted: &Option<Guard>) -> FirstLook {
+        if granted.is_some() { FirstLook::Free } else { FirstLook::Taken }
+    }
+}
+
 /// The lock of one stripe.
 #[derive(Clone, Debug)]
 pub struct Stripe {
@@ -150,6 +163,7 @@ impl StripedMutex {
     async fn acquire_any(&self, time: Option<WaitTime>) -> Result<Option<Guard>> {
         let (began, start) = (self.now(), random_below(self.count())?);
         let looked = self.look(start, self.count(), time).await?;
+        self.stripe(start).count_attempt(FirstLook::of(&looked));
         match time.filter(|time| self.now() >= time.end) {
             _ if looked.is_some() => Ok(looked),
             Some(time) => Box::pin(self.last_tries(start, time.limit)).await,
@@ -165,7 +179,7 @@ impl StripedMutex {
                 None => stripe.mutex().lock().await.map(Some),
                 Some(time) => stripe.mutex().try_lock_for(stripe.now().until(time.end)).await,
             };
-            waited.and_then(|guard| guard.map(|guard| stripe.granted_at_first(began, guard)).transpose())
+            waited.and_then(|guard| guard.map(|guard| stripe.finish(began, Ok(guard))).transpose())
         };
         let mut waits = FuturesUnordered::from_iter([queued(start).boxed()]);
         if self.count() > 1 {
@@ -211,7 +225,10 @@ impl StripedMutex {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_lock_any(&self) -> Result<Option<Guard>> {
-        self.try_some(random_below(self.count())?, self.count()).await
+        let start = random_below(self.count())?;
+        let tried = self.try_some(start, self.count()).await?;
+        self.stripe(start).count_attempt(FirstLook::of(&tried));
+        Ok(tried)
     }
 
     /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`; `None` if none is free by
@@ -267,7 +284,7 @@ impl StripedMutex {
         };
         for step in 0..count {
             let stripe = self.stripe(start.wrapping_add(step));
-            let request = Box::pin(stripe.try_counting_grants());
+            let request = Box::pin(stripe.try_now());
             let answer = answered_in_time(stripe.mutex().engine(), time, request).await;
             let is_over = self.now() >= time.end;
             match answer {
@@ -286,7 +303,7 @@ impl StripedMutex {
     /// Acquires the first free stripe of `count`, beginning at `start`.
     async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         for step in 0..count {
-            if let Some(guard) = self.stripe(start.wrapping_add(step)).try_counting_grants().await? {
+            if let Some(guard) = self.stripe(start.wrapping_add(step)).try_now().await? {
                 return Ok(Some(guard));
             }
         }
@@ -324,18 +341,16 @@ impl Stripe {
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        let tried = self.try_counting_grants().await?;
-        if tried.is_none() {
-            self.count_busy();
-        }
+        let tried = self.try_now().await?;
+        self.count_attempt(FirstLook::of(&tried));
         Ok(tried)
     }
 
-    /// Acquires it if it is free now, and counts that alone.
-    async fn try_counting_grants(&self) -> Result<Option<Guard>> {
+    /// Acquires it if it is free now, and counts no attempt.
+    async fn try_now(&self) -> Result<Option<Guard>> {
         let began = self.now();
         let tried = self.mutex().try_lock().await?;
-        tried.map(|guard| self.granted_at_first(began, guard)).transpose()
+        tried.map(|guard| self.finish(began, Ok(guard))).transpose()
     }
 
     /// Waits in the queue for up to `limit`; `None` if it is not free by then.
@@ -377,27 +392,26 @@ impl Stripe {
     /// is what the report counts. `None` if a wait has to follow.
     fn after_first_look(&self, began: Moment, looked: Result<Option<Guard>>) -> Option<Result<Guard>> {
         match looked {
-            Ok(Some(guard)) => Some(self.granted_at_first(began, guard)),
+            Ok(Some(guard)) => {
+                self.count_attempt(FirstLook::Free);
+                Some(self.finish(began, Ok(guard)))
+            }
             Err(error) if !error.is_outage() => Some(Err(error)),
             // The wait gives a store time to answer again.
             Ok(None) | Err(_) => {
-                self.count_busy();
+                self.count_attempt(FirstLook::Taken);
                 None
             }
         }
     }
 
-    /// Counts an attempt that found the stripe taken, whether it waits then or not.
-    fn count_busy(&self) {
+    /// Counts an attempt by what its first look has found.
+    fn count_attempt(&self, look: FirstLook) {
         let counted = &self.stripes[self.number];
         counted.attempts.fetch_add(1, Ordering::Relaxed);
-        counted.waited.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts an attempt that is granted without having been counted as one that found the stripe taken.
-    fn granted_at_first(&self, began: Moment, guard: Guard) -> Result<Guard> {
-        self.stripes[self.number].attempts.fetch_add(1, Ordering::Relaxed);
-        self.finish(began, Ok(guard))
+        if look == FirstLook::Taken {
+            counted.waited.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn now(&self) -> Moment {

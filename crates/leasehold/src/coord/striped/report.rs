@@ -19,7 +19,8 @@ pub struct StripeReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StripeUse {
-    /// The number of attempts to acquire it, granted or not.
+    /// The number of attempts to acquire it that found it free or taken, whether they were granted then or not. One for
+    /// any stripe is counted at the stripe where it begins.
     pub attempts: u64,
     /// The number of times that it was acquired.
     pub taken: u64,
