@@ -21,7 +21,7 @@ impl Client {
     /// long it takes, and changes nothing else. It does not fail: every problem is reported as a [`Finding`].
     ///
     /// It takes as long as these cycles and the questions to the server do. If the store does not answer, the cycles
-    /// end after two ttl, or after 4 s if that is longer, and the questions after 30 s.
+    /// end after 4 s or, if that is longer, a little more than two ttl; the questions end after 30 s.
     ///
     /// # Does not promise
     /// A store without a finding is not a store without faults: only known problems that can be

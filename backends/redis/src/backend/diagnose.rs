@@ -10,6 +10,7 @@ mod facts;
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::{join, join_all};
 use leasehold_core::{Failure, FailureKind, Finding, Resource, Severity};
 use redis::{Cmd, Value, cmd};
 
@@ -30,9 +31,11 @@ pub(crate) async fn diagnose(backend: &RedisBackend) -> Vec<Finding> {
     let limit = backend.config.timeout;
     let is_alone = servers.len() == 1;
     let (mut findings, mut clocks) = (Vec::new(), Vec::new());
-    for conn in &servers {
+    // Those that hang are waited for once, and not one after the other.
+    let asked = join_all(servers.iter().map(|conn| Facts::ask(conn, limit))).await;
+    for (conn, facts) in servers.iter().zip(asked) {
         let address = conn.address();
-        let found = match Facts::ask(conn, limit).await {
+        let found = match facts {
             Ok(facts) => {
                 clocks.extend(facts.clock_offset.map(|offset| (address.clone(), offset)));
                 facts.judge(&backend.config.deployment)
@@ -50,8 +53,8 @@ pub(crate) async fn diagnose(backend: &RedisBackend) -> Vec<Finding> {
         findings.push(cluster(conn, limit).await);
     }
     findings.extend(clocks::judge(&clocks));
-    findings.push(rights(backend, &servers).await);
-    findings.push(pubsub(backend, &servers).await);
+    let (rights, pubsub) = join(rights(backend, &servers), pubsub(backend, &servers)).await;
+    findings.extend([rights, pubsub]);
     findings
 }
 
@@ -143,16 +146,22 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<CommandConn>])
         Err(error) => return Finding::new("pubsub", Severity::Unknown, error.to_string()),
     };
     let channel = Keys::of(&backend.config.prefix, &resource).channel(backend.scope);
-    for conn in servers {
+    let published = servers.iter().map(async |conn| {
         // A server before 7.0 does not know the first, and its clients use the second.
         for verb in [backend.scope.publish(), "PUBLISH"] {
             // A server of other slots refuses it by `MOVED`, and its answer says nothing of rights.
             match conn.command(&with(cmd(verb), &[&channel, ""]), backend.config.timeout).await {
-                Err(failure) if failure.kind == FailureKind::Denied => return forbidden(verb, &failure),
+                Err(failure) if failure.kind == FailureKind::Denied => {
+                    return Some(forbidden(verb, &failure));
+                }
                 Err(failure) if failure.detail().contains("unknown command") => {}
                 _ => break,
             }
         }
+        None
+    });
+    if let Some(denied) = join_all(published).await.into_iter().flatten().next() {
+        return denied;
     }
     match backend.subscribers.subscribe(&channel).await {
         Ok(_) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use leasehold_core::{
     AtOnce, Backend, BreakOutcome, Claim, DirectRequests, Effect, Failure, FailureKind, Finding, Grant, Hint,
     Liveness, LossSignal, LossSubscription, LossTrigger, Patience, Profile, Proof, Registers, Release, Renew,
@@ -262,8 +262,8 @@ impl Backend for Dual {
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        let mut findings = self.new.diagnose(ttl).await;
-        findings.extend(self.old.diagnose(ttl).await);
+        let (mut findings, old) = join(self.new.diagnose(ttl), self.old.diagnose(ttl)).await;
+        findings.extend(old);
         findings
     }
 }
