@@ -117,6 +117,11 @@ fn a_released_claim_is_requested_again() {
 }
 
 #[test]
+fn the_claim_of_a_reader_that_wrote_is_handed_off() {
+    is_found("the claim of a reader that wrote is handed off", "was granted");
+}
+
+#[test]
 fn an_upgrade_looks_once() {
     is_found("an upgrade looks once", "not come to their end");
 }

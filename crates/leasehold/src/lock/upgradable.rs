@@ -19,6 +19,7 @@ use super::{Guard, Lock, while_held};
 use crate::engine::deadline::Deadline;
 use crate::engine::{Engine, Lease, State, Wait, Want, Wanted};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
+use crate::mutant::mutant;
 use crate::panics::in_this_span;
 use crate::random;
 
@@ -261,7 +262,9 @@ impl Upgradable {
         };
         let (guard, gate) = granted?;
         // What the writer opens refuses the older fence of the reader, so no other task is given the reader's claim.
-        self.read.hold().pin();
+        if !mutant!("the claim of a reader that wrote is handed off") {
+            self.read.hold().pin();
+        }
         self.write = Some(Writer { pair: Pair::of(&self.read, &guard, engine), guard });
         // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
