@@ -61,8 +61,9 @@ const SECURED: &[&str] = &["memcacheds"];
 ///
 #[doc = include_str!("options.md")]
 ///
-/// With several servers, which `dialect=plain` does not have, each resource lives on one of them, chosen by its name and by the *set of hosts as
-/// written*: every client must name the same servers by the same names, in any order.
+/// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as
+/// written*: every client must name the same servers by the same names, in any order. `dialect=plain` has one
+/// server.
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
 /// `LEASEHOLD_MEMCACHED_PASSWORD`. It is sent as the text protocol of memcached 1.6 does it (`-Y`); SASL is

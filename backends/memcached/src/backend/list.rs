@@ -28,7 +28,7 @@ impl Found {
         after: Option<&Resource>,
         name_in: impl Fn(&[u8]) -> Option<Resource>,
     ) -> Result<Found, Failure> {
-        let dumped = try_join_all(servers.nodes.iter().map(|node| keys(servers, node))).await?;
+        let dumped = try_join_all(servers.nodes.iter().map(|node| keys(servers, node, prefix))).await?;
         let mut resources = Vec::new();
         for (node, keys) in servers.nodes.iter().zip(dumped) {
             let (hashed, plain): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| servers.is_hashed(key));
@@ -44,9 +44,9 @@ impl Found {
     }
 }
 
-/// Returns the escaped names in the keys of one server that are ours.
-async fn keys(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
-    match tokio::time::timeout(DUMP_LIMIT, dump(servers, node)).await {
+/// Returns the escaped names in the keys of one server that are ours, without those that do not begin with `prefix`.
+async fn keys(servers: &Servers, node: &Node, prefix: &str) -> Result<Vec<String>, Failure> {
+    match tokio::time::timeout(DUMP_LIMIT, dump(servers, node, prefix)).await {
         Ok(outcome) => outcome,
         Err(elapsed) => {
             let text = format!("{} did not list all its keys within {DUMP_LIMIT:?}", node.dialer.address());
@@ -55,7 +55,7 @@ async fn keys(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
     }
 }
 
-async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
+async fn dump(servers: &Servers, node: &Node, prefix: &str) -> Result<Vec<String>, Failure> {
     let address = node.dialer.address();
     let broken = |error: std::io::Error| {
         Failure::unavailable(format!("{address} broke off its list of keys ({error})")).because(error)
@@ -78,9 +78,12 @@ async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
                 Some(rest) => {
                     let key = rest.split(' ').next().unwrap_or_default();
                     let key = percent_decode_str(key).decode_utf8_lossy();
-                    if let Some(name) = servers.named_by(&key) {
-                        found.push(name.to_owned());
-                    }
+                    // The item of a hash has the name.
+                    let is_wanted = |name: &&str| {
+                        servers.is_hashed(name)
+                            || servers.resource(name).is_some_and(|found| found.as_str().starts_with(prefix))
+                    };
+                    found.extend(servers.named_by(&key).filter(is_wanted).map(str::to_owned));
                     if found.len() > MAX_KEYS {
                         let text =
                             format!("{address} has more than {MAX_KEYS} resources: list by another way");

@@ -35,7 +35,7 @@ impl PlainBackend {
                 let left = left.map(|left| left.saturating_sub(CLOCK_LAG));
                 info(owner.id, Some(granted), left, owner.note)
             }
-            Token::Foreign(id) => info(id, None, left, Note::clipped("held by another library")),
+            Token::Foreign(id) => info(id, None, left, Note::clipped("held through another library")),
         };
         let version =
             SnapshotVersion::new(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));

@@ -27,7 +27,7 @@ async fn tooz_and_we_exclude_each_other() {
     assert_eq!(peer.ask("acquire").unwrap(), "held");
     assert!(try_take(&*backend, &ours).await.unwrap().is_none(), "it is tooz's");
     let seen = backend.inspect(&ours.resource, None, &no_patience()).await.unwrap();
-    assert_eq!(seen.holders[0].note, Note::clipped("held by another library"));
+    assert_eq!(seen.holders[0].note, Note::clipped("held through another library"));
     assert!(matches!(renew(&*backend, &ours).await, Renewal::Lost));
     assert!(matches!(release(&*backend, &ours).await, Release::Gone), "it is not ours");
     assert_eq!(peer.ask("heartbeat").unwrap(), "kept", "nobody touched it");
