@@ -2,19 +2,19 @@
 //!
 //! # The protocol
 //!
-//! It is that of the engine's local line (`crates/leasehold/src/engine/acquire/queue.rs`), for exclusive
-//! claims. However many tasks of a process wait, one claim of it is queued on the server, which serves
+//! It is that of the engine's local queue (`local_queue.rs` and `handoff.rs` in `crates/leasehold/src/engine/acquire`), for
+//! exclusive claims. However many tasks of a process wait, one claim of it is queued on the server, which serves
 //! processes in the order of their arrival.
 //!
-//! 1. A task that wants the lock enters its process's line at the end. If no claim of the process is on
+//! 1. A task that wants the lock enters its process's queue at the end. If no claim of the process is on
 //!    the server and the process holds nothing, a **contender** is sent.
-//! 2. A grant goes to the first task in line that still waits, with `sub = 0`. So does a hold that is
+//! 2. A grant goes to the first task in the queue that still waits, with `sub = 0`. So does a hold that is
 //!    released, with `sub` one greater, if the claim is still valid and the **budget** of hand-offs is
-//!    not used up; else the claim is released, and when the server has confirmed that, the line
+//!    not used up; else the claim is released, and when the server has confirmed that, the queue
 //!    continues.
 //! 3. What cannot be delivered, because the task left in the same moment, is still in the giver's
 //!    hands: the next one gets it.
-//! 4. A task that leaves first closes its end, then takes itself out of the line. If no task is left
+//! 4. A task that leaves first closes its end, then takes itself out of the queue. If no task is left
 //!    that wants it, the contender is called back. It may have been granted by then.
 //!
 //! # The adversary
@@ -42,9 +42,9 @@ pub struct Rules {
     pub keeps_budget: bool,
     /// A hold that cannot be delivered goes to the next task, in place of being dropped.
     pub keeps_undeliverable: bool,
-    /// When the contender was called back, the line continues with the tasks that came meanwhile.
+    /// When the contender was called back, the queue continues with the tasks that came meanwhile.
     pub continues_after_recall: bool,
-    /// When a release is confirmed, the line continues.
+    /// When a release is confirmed, the queue continues.
     pub continues_after_release: bool,
     /// The last task that leaves calls the contender back.
     pub recalls: bool,
@@ -80,11 +80,11 @@ pub struct State {
 /// One step of the adversary's choice. Numbers are process, then task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A task enters the line.
+    /// A task enters the queue.
     Enter(u8, u8),
     /// A task that waits, or has not taken what was delivered, closes its end.
     Close(u8, u8),
-    /// A task that has closed its end leaves the line.
+    /// A task that has closed its end leaves the queue.
     Leave(u8, u8),
     /// A task takes what was delivered.
     Take(u8, u8),
@@ -212,7 +212,7 @@ impl LocalHandoff {
             (Step::Enter(..), _) => {
                 process.wishes[place] -= 1;
                 process.tasks[place] = Task::Waiting;
-                process.line.push(task);
+                process.queue.push(task);
                 process.advance();
             }
             (Step::Close(..), Task::Waiting) => process.tasks[place] = Task::Closed,
@@ -279,7 +279,7 @@ impl Model for LocalHandoff {
         let process = |tasks: &u8| Process {
             tasks: vec![Task::Away; usize::from(*tasks)],
             wishes: vec![self.wishes; usize::from(*tasks)],
-            line: Vec::new(),
+            queue: Vec::new(),
             contender: Contender::None,
             held: None,
             hand: None,
@@ -373,7 +373,7 @@ pub const RISING: &str = "fences rise from task to task";
 /// Only one task holds at a time.
 pub const ONE: &str = "one task at a time is served under claims that are valid";
 /// A process on the server is passed by no more tasks than the budget allows.
-pub const FAIR: &str = "a process in line is passed by no more tasks of another than the budget and one";
+pub const FAIR: &str = "a process in the queue is passed by no more tasks of another than the budget and one";
 /// No task waits for ever.
 pub const AWAKE: &str = "every waiter will be served, since a task holds the lock or a step is under way";
 

@@ -1,4 +1,4 @@
-//! One process: its tasks, its line, its claim, and a hold on its way from one task to the next.
+//! One process: its tasks, its queue, its claim, and a hold on its way from one task to the next.
 
 use leasehold_core::Fence;
 
@@ -9,9 +9,9 @@ use super::Rules;
 pub enum Task {
     /// Elsewhere.
     Away,
-    /// In line, or picked already; it listens.
+    /// In the queue, or picked already; it listens.
     Waiting,
-    /// Its end is closed; it may still be in line.
+    /// Its end is closed; it may still be in the queue.
     Closed,
     /// A hold lies in its channel.
     Delivered(Fence),
@@ -57,33 +57,33 @@ pub struct Process {
     pub(super) tasks: Vec<Task>,
     /// The number of times that each task still wants the lock.
     pub(super) wishes: Vec<u8>,
-    pub(super) line: Vec<u8>,
+    pub(super) queue: Vec<u8>,
     pub(super) contender: Contender,
     pub(super) held: Option<Held>,
     pub(super) hand: Option<Hand>,
-    /// The number of tasks of others that were served while its claim was in line.
+    /// The number of tasks of others that were served while its claim was in the queue.
     pub(super) overtaken: u32,
 }
 
 impl Process {
     /// Sends a contender, if this process has none and it could be granted.
     pub(super) fn advance(&mut self) {
-        let waits = self.line.iter().any(|task| self.tasks[usize::from(*task)] == Task::Waiting);
+        let waits = self.queue.iter().any(|task| self.tasks[usize::from(*task)] == Task::Waiting);
         if waits && self.contender == Contender::None && self.held.is_none() {
             self.contender = Contender::Waits;
         }
     }
 
-    /// Takes the first task out of the line that is still there.
+    /// Takes the first task out of the queue that is still there.
     pub(super) fn pick(&mut self) -> Option<u8> {
-        let index = self.line.iter().position(|task| self.tasks[usize::from(*task)] == Task::Waiting)?;
-        Some(self.line.remove(index))
+        let index = self.queue.iter().position(|task| self.tasks[usize::from(*task)] == Task::Waiting)?;
+        Some(self.queue.remove(index))
     }
 
     pub(super) fn leave(&mut self, task: u8, rules: &Rules) {
-        self.line.retain(|other| *other != task);
+        self.queue.retain(|other| *other != task);
         self.tasks[usize::from(task)] = Task::Away;
-        if self.line.is_empty() && self.contender == Contender::Waits && rules.recalls {
+        if self.queue.is_empty() && self.contender == Contender::Waits && rules.recalls {
             self.contender = Contender::Recalled;
         }
     }
