@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_layer_uses_those_below_it_and_none_above() {
-        let text = "use crate::config::RedisConfig;\nuse crate::topology::server::Server;\n";
+        let text = "use crate::config::RedisConfig;\nuse crate::topology::server_info::ServerInfo;\n";
         assert_eq!(lines("backends/redis/src/backend/renew.rs", text), NONE);
         assert_eq!(lines("backends/redis/src/net/login.rs", text), [2]);
         assert_eq!(lines("backends/redis/src/protocol.rs", "use super::wait::polling;\n"), [1]);

@@ -57,7 +57,8 @@ pub(crate) struct Lease {
     term: Term,
     health: Watched,
     retired: AtomicBool,
-    /// `true` once its proof was taken: it then stays with its present user.
+    /// `true` once it stays with its present user: its proof was taken, it was upgraded, or it leads or lives for more
+    /// than its holder.
     pinned: AtomicBool,
     /// Why another client asked for its release, where this process knows.
     revoked: OnceLock<Arc<str>>,
@@ -161,7 +162,7 @@ impl Lease {
         let _ = self.listening.set(listening);
     }
 
-    /// Returns the fence (fencing token) of a task that got the lock after `sub` local hand-offs.
+    /// Returns the fence (fencing token) of a task that got the claim after it was passed on `sub` times.
     pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
         // A hand-off that would overflow the counter is refused, see `can_hand_off`.
         self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
@@ -177,10 +178,9 @@ impl Lease {
         self.pinned.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the claim may be handed off once more after `handoffs` times: the fence has to rise.
-    pub(super) fn can_hand_off(&self, handoffs: u32) -> bool {
-        let rises =
-            |fence: Fence| handoffs.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
+    /// Returns `true` if the claim may be handed off after it was passed on `sub` times: the fence has to rise.
+    pub(super) fn can_hand_off(&self, sub: u32) -> bool {
+        let rises = |fence: Fence| sub.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
         !self.is_pinned() && self.fence.is_none_or(rises)
     }
 

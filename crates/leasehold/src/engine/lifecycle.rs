@@ -60,7 +60,8 @@ impl Engine {
     }
 
     /// Closes the client without a wait for releases, because a task that it depends on has ended: with its runtime, or
-    /// by a panic. The renewer ends, too, and marks everything that is held as lost.
+    /// by a panic. With its runtime the renewer ends, too, and marks everything that is held as lost. After a panic of the
+    /// reaper what is held stays valid and renewed, and what is released then ends with its lease.
     pub(super) fn close_abruptly(self: &Arc<Self>) {
         self.closed.cancel();
         self.end_waits();

@@ -216,7 +216,7 @@ impl ControlRegister {
         let value = written(notices);
         if value.len() > self.register.capacity() {
             let text = format!(
-                "{} claims are offered or revoked at once, and this store has no space to note so many",
+                "this store has no space to note {} offers and requests to release at once",
                 notices.len()
             );
             return Err(self.register.error(ErrorKind::Invalid, text));

@@ -1,4 +1,4 @@
-//! The health of a lease as others watch it, and what tells them of a change.
+//! The health of a lease as others watch it, and how they are notified of a change.
 //!
 //! Ground rules: no task marks the end of a lease. Each wait reads the clock at the end of the validity, and the health
 //! is changed and shown under one lock.

@@ -200,7 +200,7 @@ impl Drop for ReaperTask {
         if self.failed {
             logged!(
                 error,
-                "the task that releases locks panicked: all locks of the client are lost, and it is closed"
+                "the task that releases locks panicked: the client is closed, and what it holds ends with its leases"
             );
         }
         if let Some(engine) = self.engine.upgrade() {

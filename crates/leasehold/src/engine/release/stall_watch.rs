@@ -23,7 +23,7 @@ struct State {
 }
 
 impl StallWatch {
-    /// Notes a release. Returns `true` if the reaper has to be told to check.
+    /// Notes a release. Returns `true` if the reaper has to be notified to check.
     pub(crate) fn note(&self, release: &Arc<InlineRelease>) -> bool {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.latest = Arc::downgrade(release);
@@ -75,6 +75,6 @@ mod tests {
         assert!(first_taken.try_recv().is_err() && second_taken.try_recv().is_err());
         assert!(!stall_watch.check(), "nothing is left to check");
         assert!(second_taken.try_recv().is_ok() && first_taken.try_recv().is_err());
-        assert!(stall_watch.note(&first), "the reaper has to be told");
+        assert!(stall_watch.note(&first), "the reaper has to be notified");
     }
 }
