@@ -9,7 +9,7 @@ use std::fmt;
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use crate::system::terminal::{Terminal, is_interactive};
+use crate::system::terminal::Terminal;
 
 /// The way in which this process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ impl Exit {
 
     /// Returns the end of this process by `signal`, which was sent to it while it held or waited.
     pub(crate) fn by(signal: Signal) -> Exit {
-        let is_typed =
-            || is_interactive() && Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
+        // None of the three streams needs to be the terminal that Ctrl-C is typed at.
+        let is_typed = || Terminal::controlling().is_some_and(|terminal| terminal.is_ours());
         match signal == Signal::INT && is_typed() {
             true => Exit::Interrupted,
             false => Exit::Signal(signal.as_raw()),

@@ -233,7 +233,7 @@ fn interrupted_wait_leaves_neither_a_keeper_nor_a_claim() {
         let keeper = keeper_of(&sandbox);
         waits.signal(signal);
         if signal != Signal::KILL {
-            waits.end().expect(128 + signal.as_raw());
+            waits.end().expect_end_by(signal);
         }
         wait_until_gone(keeper);
         sandbox.wait_for_line("job", 1, 0);

@@ -44,7 +44,7 @@ fn leader_that_loses_stops_and_campaigns_again() {
     sandbox.end(&["break", "--yes", "boss"]).expect(0);
     assert_eq!(logged(4), "begin\nend\nlost\nbegin\n");
     leader.signal(Signal::INT);
-    assert_eq!(leader.end().code(), 130);
+    leader.end().expect_end_by(Signal::INT);
     assert_eq!(
         logged(5).lines().filter(|line| *line == "lost").count(),
         2,

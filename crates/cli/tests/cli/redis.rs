@@ -15,7 +15,7 @@ fn an_interrupted_wait_leaves_nothing_on_the_server() {
         let waiter = sandbox.start(&["job"], "echo never");
         sandbox.wait_for_line("job", 1, 1);
         waiter.signal(Signal::INT);
-        waiter.end().expect(130);
+        waiter.end().expect_end_by(Signal::INT);
         sandbox.wait_for_line("job", 1, 0);
     }
     holder.end().expect(0);

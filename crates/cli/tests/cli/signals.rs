@@ -44,7 +44,7 @@ fn signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
         let waiter = sandbox.start(&["job"], "echo never");
         sandbox.wait_for_line("job", 1, 1);
         waiter.signal(signal);
-        let ended = waiter.end().expect(128 + signal.as_raw());
+        let ended = waiter.end().expect_end_by(signal);
         assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""), "{name}");
         assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0, "{name}");
     }

@@ -74,6 +74,33 @@ fn ctrl_c_ends_the_wait_for_the_lock_and_the_script_around_it() {
     holder.end().expect(0);
 }
 
+/// None of the streams of leasehold is the terminal.
+#[test]
+fn ctrl_c_ends_the_script_around_a_run_whose_streams_are_files() {
+    let sandbox = Sandbox::new();
+    let command = "sh -c \"echo rea\"\"dy >/dev/tty; exec sleep 1000\" </dev/null >/dev/null 2>&1";
+    for args in ["job", "--same-group job"] {
+        let mut shell = Pty::shell(&sandbox);
+        let run = format!("leasehold run {args} -- {command}");
+        shell.enter(&format!("bash -c 'for i in 1 2 3; do {run}; echo ne\"\"xt; done'"));
+        shell.see("ready");
+        shell.press("\x03");
+        let rest = shell.prompt();
+        assert!(!rest.contains("next"), "{args}: the loop has ended: {rest:?}");
+        assert_eq!(sandbox.show("job")["state"], "free");
+    }
+    let holder = sandbox.hold(&["job"]);
+    let mut shell = Pty::shell(&sandbox);
+    let run = "leasehold run job -- true </dev/null >/dev/null 2>&1";
+    shell.enter(&format!("bash -c 'for i in 1 2 3; do {run}; echo ne\"\"xt; done'"));
+    sandbox.wait_for_line("job", 1, 1);
+    shell.press("\x03");
+    let rest = shell.prompt();
+    assert!(!rest.contains("next"), "{rest:?}");
+    sandbox.wait_for_line("job", 1, 0);
+    holder.end().expect(0);
+}
+
 #[test]
 fn ctrl_z_stops_both_and_fg_continues_both() {
     let sandbox = Sandbox::new();

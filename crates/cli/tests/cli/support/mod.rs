@@ -270,6 +270,15 @@ impl Ended {
         self
     }
 
+    /// Checks that it ended because of this signal, as a shell shows it. If the tests run in the foreground of a
+    /// terminal, INT ends leasehold by the signal itself.
+    #[track_caller]
+    pub(crate) fn expect_end_by(self, signal: Signal) -> Ended {
+        let by_signal = || self.status.signal().map(|signal| 128 + signal);
+        assert_eq!(self.status.code().or_else(by_signal), Some(128 + signal.as_raw()), "{self:?}");
+        self
+    }
+
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Ended {
         assert!(self.err.contains(text), "no `{text}` in {self:?}");
