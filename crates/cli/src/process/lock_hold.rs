@@ -184,8 +184,16 @@ impl LockHold {
                 }
                 ReleaseOutcome::Lost
             }
-            // An answer that did not come is reported once, when the client is closed.
-            Ok(Err(_)) | Err(_) => outcome,
+            // The end of a release before the client is closed is not reported there.
+            Ok(Err(error)) => {
+                tracing::info!(name, %error, "not released");
+                stderr.print_line(&format!(
+                    "the store did not confirm the release of {name}; what is left in the store ends with its ttl"
+                ));
+                outcome
+            }
+            // An answer that did not come yet is reported once, when the client is closed.
+            Err(_) => outcome,
         }
     }
 

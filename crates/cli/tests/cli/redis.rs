@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use leasehold_testkit::RedisSentinel;
 
+use crate::acquire::script;
 use crate::support::{Redis, Sandbox};
 
 #[test]
@@ -28,8 +29,48 @@ fn release_timeout_is_reported_and_exit_code_is_the_commands() {
     let sandbox = Sandbox::on(&redis.server.url());
     let holder = sandbox.hold(&["--ttl", "1m", "job"]);
     redis.server.stop().unwrap();
-    holder.end().expect(0).says("did not confirm");
+    assert_eq!(warnings(&holder.end().expect(0).err), 1);
     redis.server.resume().unwrap();
+}
+
+/// Counts the lines that say that a release is not confirmed.
+fn warnings(err: &str) -> usize {
+    err.lines().filter(|line| line.contains("did not confirm")).count()
+}
+
+#[test]
+fn release_that_is_given_up_early_is_reported_once() {
+    for _ in 0..10 {
+        let Some(redis) = Redis::start_or_skip() else { return };
+        let sandbox = Sandbox::on(&redis.server.url());
+        let holder = sandbox.hold(&["--ttl", "3s", "job"]);
+        redis.server.kill().unwrap();
+        let ended = holder.end();
+        // On a machine that stands still for the ttl, the lock is lost before the command has ended.
+        if ended.code() != 76 {
+            assert_eq!(warnings(&ended.expect(0).err), 1);
+            return;
+        }
+    }
+    panic!("the lock was lost each time");
+}
+
+#[test]
+fn release_that_the_store_refuses_is_reported_once() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let rights = |rights: &[&str]| {
+        let command = [&["ACL", "SETUSER", "limited"], rights].concat();
+        redis.block_on(redis.server.command(&command)).unwrap();
+    };
+    rights(&["on", ">secret", "allkeys", "allchannels", "+@all"]);
+    let sandbox = Sandbox::on(&redis.server.url().replace("redis://", "redis://limited:secret@"));
+    let holder = sandbox.hold(&["--ttl", "30s", "job"]);
+    let acquire = "lock=$(leasehold acquire --ttl 30s section) || exit; eval \"$lock\"";
+    let section = script(&sandbox, &format!("{acquire}; echo held; read -r _; leasehold release"));
+    section.line_with("held");
+    rights(&["-@all"]);
+    assert_eq!(warnings(&holder.end().expect(0).err), 1);
+    assert_eq!(warnings(&section.end().expect(0).err), 1);
 }
 
 #[test]
