@@ -70,8 +70,9 @@ fn main() -> ExitCode {
         // `eval` of nothing succeeds, and the script would continue without the lock.
         let _ = writeln!(std::io::stdout().lock(), "(exit {})", exit.code());
     }
-    if exit == Exit::Interrupted {
-        // This returns only if the signal has no effect; then the exit code says the same.
+    // No signal ends the first process of a container by its default; there the exit code says the same.
+    if exit == Exit::Interrupted && !getpid().is_init() {
+        // Where the signal has no effect, this aborts the process.
         let _ = signal_hook::low_level::emulate_default_handler(Signal::INT.as_raw());
     }
     exit.code().into()

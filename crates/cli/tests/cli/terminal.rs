@@ -378,19 +378,43 @@ fn ctrl_c_in_a_pipeline_ends_all_of_it() {
     assert_eq!(sandbox.show("job")["state"], "free");
 }
 
+/// The words that start the first process of a container.
+const CONTAINER: [&str; 6] = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
+
+/// Returns `true` if the kernel allows containers; where it allows none, there is nothing to test.
+fn has_containers(sandbox: &Sandbox) -> bool {
+    let mut probe = std::process::Command::new(CONTAINER[0]);
+    sandbox.prepare(&mut probe);
+    probe.args(&CONTAINER[1..]).arg("true").status().unwrap().success()
+}
+
 #[test]
 fn first_process_of_a_container_runs_at_a_terminal_of_a_group_outside() {
     let sandbox = Sandbox::new();
-    let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
-    let mut probe = std::process::Command::new("unshare");
-    sandbox.prepare(&mut probe);
-    // Where the kernel allows none, there is nothing to test.
-    if !probe.args(words).arg("true").status().unwrap().success() {
+    if !has_containers(&sandbox) {
         return;
     }
     // The group of this process has no id in its namespace.
     let command = ["leasehold", "run", "job", "--", "sh", "-c", "echo in; exit 3"];
-    let mut pty = Pty::start(&sandbox, "unshare", &[&words[..], &command].concat());
+    let mut pty = Pty::start(&sandbox, CONTAINER[0], &[&CONTAINER[1..], &command].concat());
     pty.see("in");
     assert_eq!(pty.end().0.code(), Some(3));
+}
+
+/// No signal ends the first process of a container by its default.
+#[test]
+fn ctrl_c_ends_the_first_process_of_a_container_with_130() {
+    let sandbox = Sandbox::new();
+    if !has_containers(&sandbox) {
+        return;
+    }
+    let runs = ["run", "job", "--", "sh", "-c", "echo ready; exec sleep 1000"];
+    for (args, text) in [(&runs[..], "ready"), (&["watch", "job"], "free")] {
+        let mut pty = Pty::start_first(&sandbox, &CONTAINER, "leasehold", args);
+        pty.see(text);
+        pty.press("\x03");
+        let (status, screen) = pty.end();
+        assert_eq!(status.code(), Some(130), "{args:?}: {status:?} {screen:?}");
+    }
+    assert_eq!(sandbox.show("job")["state"], "free");
 }

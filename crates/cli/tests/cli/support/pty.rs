@@ -32,7 +32,16 @@ impl Pty {
 
     /// Starts a program on a terminal with so many lines and columns.
     pub(crate) fn start_sized(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> Pty {
-        let (child, typed) = spawn(sandbox, program, args, size);
+        Pty::over(spawn(sandbox, &LEADER, program, args, size))
+    }
+
+    /// Starts a program as the first process of a container, which these words start. The terminal belongs to the
+    /// container alone.
+    pub(crate) fn start_first(sandbox: &Sandbox, container: &[&str], program: &str, args: &[&str]) -> Pty {
+        Pty::over(spawn(sandbox, &[container, &LEADER].concat(), program, args, (24, 200)))
+    }
+
+    fn over((child, typed): (Child, File)) -> Pty {
         let mut output = typed.try_clone().unwrap();
         let (sender, screen) = channel();
         std::thread::spawn(move || {
@@ -49,7 +58,7 @@ impl Pty {
 
     /// Starts a program on a terminal from which nothing is read.
     pub(crate) fn start_unread(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
-        let (child, typed) = spawn(sandbox, program, args, (24, 80));
+        let (child, typed) = spawn(sandbox, &LEADER, program, args, (24, 80));
         Pty { child, typed, screen: channel().1, seen: String::new(), read: 0 }
     }
 
@@ -155,8 +164,8 @@ impl Drop for Pty {
     }
 }
 
-/// Starts a program on a new terminal; the process, and the other side of the terminal.
-fn spawn(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> (Child, File) {
+/// Starts a program on a new terminal, by these words in front of it; the process, and the other side of the terminal.
+fn spawn(sandbox: &Sandbox, words: &[&str], program: &str, args: &[&str], size: (u16, u16)) -> (Child, File) {
     let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -165,11 +174,9 @@ fn spawn(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> (
         rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
     };
     resize(&master, size);
-    // It makes a session and takes the terminal of its stdin; no code between fork and exec is
-    // needed for that.
-    let mut command = Command::new("setsid");
+    let mut command = Command::new(words[0]);
     sandbox.prepare(&mut command);
-    command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
+    command.args(&words[1..]).arg(program).args(args).env("TERM", "xterm").env("PS1", PROMPT);
     command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
     (command.spawn().unwrap(), master)
 }
@@ -179,4 +186,6 @@ fn resize(terminal: &File, (lines, columns): (u16, u16)) {
     tcsetwinsize(terminal, size).unwrap();
 }
 
+/// The words that make a session and take the terminal of stdin; no code between fork and exec is needed for that.
+const LEADER: [&str; 2] = ["setsid", "--ctty"];
 pub(crate) const PROMPT: &str = "prompt> ";
