@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+use tokio::sync::oneshot;
 
 use crate::process::environment::Variables;
 use crate::request::program::Program;
@@ -152,7 +153,10 @@ fn set_variables(command: &mut Command, variables: Variables) {
 async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    let (done, outcome) = oneshot::channel();
+    // The pool of the runtime panics if the system has no thread left.
+    std::thread::Builder::new().name("start".to_owned()).spawn(move || drop(done.send(work())))?;
+    outcome.await.map_err(io::Error::other)?
 }
 
 fn change_of(status: WaitStatus) -> Option<Change> {

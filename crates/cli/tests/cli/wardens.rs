@@ -49,8 +49,8 @@ fn warden_is_not_another_start_of_the_program() {
         eventually(|| {
             let running = sandbox.start(args, "echo $$; exec sleep 1000");
             let (leasehold, command) = (running.pid().as_raw_pid(), number(&running.line_with("")));
-            // The command is the child of another thread.
-            let warden = number(&children(leasehold));
+            // The command is the child of another thread until that has ended.
+            let warden = number(children(leasehold).split(' ').next().unwrap());
             let stacks = [leasehold, warden, command].map(stack);
             running.signal(Signal::KILL);
             wait_until_gone(command);
@@ -174,6 +174,24 @@ fn fork_without_a_handle_is_reaped() {
     let script = format!("exec {trace} leasehold run job -- sh -c 'ps -o stat= --ppid $PPID'");
     let states = Started::new(sandbox.sh(&script)).end().expect(0).out;
     assert!(states.lines().count() >= 2 && !states.contains('Z'), "{states}");
+}
+
+/// As where a limit of threads is reached.
+#[test]
+fn lock_is_released_if_no_thread_can_be_started_for_the_command() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    // The first thread is that of stderr.
+    let trace = "strace -f -qq -o /dev/null -e trace=clone3 -e inject=clone3:error=EAGAIN:when=2+";
+    if Started::new(sandbox.sh(&format!("{trace} true"))).end().status.code() != Some(0) {
+        leasehold_testkit::require::skip("strace", "it cannot be started, or is not allowed");
+        return;
+    }
+    for group in ["", "--same-group"] {
+        let run = format!("exec {trace} leasehold run --ttl 10m {group} job -- echo begun");
+        let ended = Started::new(sandbox.sh(&run)).end().expect(126).says("cannot be started");
+        assert_eq!((&*ended.out, &sandbox.show("job")["state"]), ("", &"free".into()), "{ended:?}");
+    }
 }
 
 #[test]
