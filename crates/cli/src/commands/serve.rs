@@ -27,13 +27,16 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
     descriptors::raise_limit();
     let stderr = Stderr::start().map_err(cannot_start)?;
-    let signals = Arc::new(Mutex::new(Signals::listen().map_err(cannot_start)?));
+    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let is_on_terminal = Terminal::controlling().is_some();
     let store = StoreUrl::named(args.store.url.as_deref())?;
-    let client = store.open_by(Client::builder().subscriber(subscriber()).tuning(tuning())).await?;
-    let refused = |error| Problem::new(Exit::Refused, format!("cannot serve: {error}"));
-    let mut config = args.config();
-    config.store = store.shown();
-    let server = Server::bind(client, config).await.map_err(refused)?;
+    let server = tokio::select! {
+        biased;
+        // No client has a lock yet that would have to be waited for.
+        signal = asked_to_end(&mut signals, is_on_terminal) => return Ok(Exit::by(signal)),
+        server = open(args, &store) => server?,
+    };
+    let signals = Arc::new(Mutex::new(signals));
     announce(&server, &store, &stderr);
     let manager = ServiceManager::of_environment().map(Arc::new);
     if let Some(manager) = &manager {
@@ -42,12 +45,11 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
             tokio::spawn(notify_watchdog(manager.clone(), time / 2));
         }
     }
-    let is_on_terminal = Terminal::controlling().is_some();
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (signals, manager) = (signals.clone(), manager.clone());
         Box::pin(async move {
             let mut signals = signals.lock().await;
-            while !asks_to_end(signals.sent_to_childless().await, is_on_terminal) {}
+            asked_to_end(&mut signals, is_on_terminal).await;
             if let Some(manager) = manager {
                 manager.send("STOPPING=1\nSTATUS=waits until its clients have released their locks");
             }
@@ -58,6 +60,28 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
         stderr.print_line(&format!("{left} locks are still held: they end with their leases"));
     }
     Ok(Exit::Done)
+}
+
+/// Opens the store and the sockets.
+///
+/// # Errors
+/// Those of [`serve`].
+async fn open(args: ServeArgs, store: &StoreUrl) -> Result<Server, Problem> {
+    let client = store.open_by(Client::builder().subscriber(subscriber()).tuning(tuning())).await?;
+    let mut config = args.config();
+    config.store = store.shown();
+    let refused = |error| Problem::new(Exit::Refused, format!("cannot serve: {error}"));
+    Server::bind(client, config).await.map_err(refused)
+}
+
+/// Waits for a signal that asks a server to end.
+async fn asked_to_end(signals: &mut Signals, is_on_terminal: bool) -> Signal {
+    loop {
+        let signal = signals.sent_to_childless().await;
+        if asks_to_end(signal, is_on_terminal) {
+            return signal;
+        }
+    }
 }
 
 /// Returns `true` if the signal asks a server to end. A HUP does so only by the end of the terminal: a service manager

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use crate::support::pty::Pty;
-use crate::support::{BINARY, LIMIT, Sandbox, Started};
+use crate::support::{BINARY, LIMIT, Redis, Sandbox, Started, eventually};
 
 /// A service manager that reads.
 struct Manager(UnixDatagram);
@@ -316,6 +316,30 @@ fn service_ends_by_no_other_signals_than_term_and_int() {
         server.signal(signal);
         server.end().expect(0);
     }
+}
+
+/// A store that does not answer may take as long as its timeout.
+#[test]
+fn server_whose_store_is_away_ends_by_the_same_signals() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&format!("{}?timeout=60s", redis.server.url()));
+    redis.server.stop().unwrap();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut server = Started::new(sandbox.sh(&format!("exec setsid leasehold {}", SERVE.join(" "))));
+        let status = format!("/proc/{}/status", server.pid().as_raw_pid());
+        eventually(|| {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = caught.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+            let is_caught =
+                |signal: Signal| caught.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1);
+            if is_caught(Signal::TERM) && is_caught(Signal::INT) { Ok(()) } else { Err(status) }
+        });
+        send_others(&mut server);
+        server.signal(signal);
+        server.end().expect_end_by(signal);
+    }
+    redis.server.resume().unwrap();
 }
 
 /// A service manager may send a HUP right after TERM. It must not end the wait for the holders.
