@@ -184,5 +184,26 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
 /// The pause between two looks for a turn, and their number: ten seconds and more.
 const TURN_PAUSE: Duration = Duration::from_millis(20);
 const TURN_LOOKS: u32 = 500;
-/// The time after which a peer that acknowledges nothing counts as gone.
+/// The time after which a peer that acknowledges nothing counts as gone. It counts from the first event that is not
+/// acknowledged, so the pause between two events comes before it.
 const SILENCE_MAX_MS: u32 = 15_000;
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::net::sockopt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connection_notices_a_machine_that_is_gone() {
+        let socket = Socket::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let Listen::Tcp(address) = socket.address() else { panic!("{socket:?}") };
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), socket.accept(false));
+        let (Ok(_client), Ok(Accepted::Tcp(stream, _))) = (client, accepted) else { panic!("no connection") };
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), Duration::from_secs(5));
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), Duration::from_secs(5));
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 2);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 15_000);
+    }
+}
