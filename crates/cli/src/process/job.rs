@@ -249,6 +249,12 @@ impl<'a> Job<'a> {
             self.attend(signals, &mut revocations).await;
         };
         self.command = None;
+        let by_int = ending == Ending::Signal(Signal::INT.as_raw());
+        if by_int && !self.received_int && self.was_typed(Signal::INT) {
+            // The terminal has sent it to this process, too, whose threads may be behind.
+            let received = tokio::time::timeout(TYPED_LIMIT, signals.received(Signal::INT));
+            self.received_int = received.await.is_ok();
+        }
         let had_terminal = self.take_terminal_back();
         if self.request.leftovers() == Leftovers::Await {
             while self.has_descendants() && !self.is_to_end() {
@@ -495,5 +501,7 @@ impl<'a> Job<'a> {
 const KILL_PASSES: u32 = 5;
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The time in which a typed signal that has ended the command reaches this process.
+const TYPED_LIMIT: Duration = Duration::from_millis(200);
 /// The time that a stop signal to this process's own group can take to have an effect.
 const STOP_LIMIT: Duration = Duration::from_millis(200);

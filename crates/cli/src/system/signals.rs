@@ -94,6 +94,11 @@ impl Signals {
         }
     }
 
+    /// Waits for this one.
+    pub(crate) async fn received(&mut self, signal: Signal) {
+        self.first(|event| event == SignalEvent::Sent(signal)).await;
+    }
+
     /// Waits until this process was stopped and continues.
     pub(crate) async fn continued(&mut self) {
         self.first(|event| event == SignalEvent::Continued).await;

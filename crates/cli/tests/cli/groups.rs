@@ -127,6 +127,32 @@ fn typed_ctrl_c_in_the_same_group_reaches_the_command_once() {
     assert_eq!(pty.end().0.code(), Some(5));
 }
 
+/// On a busy machine the end of the command can be seen before the signal.
+#[test]
+fn late_ctrl_c_in_the_same_group_ends_leasehold_by_the_signal() {
+    let sandbox = Sandbox::new();
+    let script = "echo ready $$; exec sleep 1000";
+    let mut pty =
+        Pty::start(&sandbox, "leasehold", &["run", "--same-group", "job", "--", "sh", "-c", script]);
+    pty.see("ready ");
+    let command = number(&pty.see("\r"));
+    kill_process(pty.pid(), Signal::STOP).unwrap();
+    wait_for_state(pty.pid().as_raw_pid(), 'T');
+    pty.press("\x03");
+    wait_for_state(command, 'Z');
+    kill_process(pty.pid(), Signal::CONT).unwrap();
+    let (status, screen) = pty.end();
+    assert_eq!(status.signal(), Some(2), "{status:?} {screen:?}");
+    assert_eq!(sandbox.show("job")["state"], "free");
+}
+
+fn wait_for_state(pid: i32, state: char) {
+    eventually(|| match std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap() {
+        stat if stat.contains(&format!(") {state} ")) => Ok(()),
+        stat => Err(stat),
+    });
+}
+
 #[test]
 fn typed_ctrl_c_and_ctrl_z_in_the_same_group_are_those_of_a_job() {
     let sandbox = Sandbox::new();
@@ -139,10 +165,7 @@ fn typed_ctrl_c_and_ctrl_z_in_the_same_group_are_those_of_a_job() {
     shell.see("Stopped");
     shell.prompt();
     // The shell waits for leasehold alone. Until the command has stopped, too, it may read what is typed.
-    eventually(|| match std::fs::read_to_string(format!("/proc/{command}/stat")).unwrap() {
-        stat if stat.contains(") T ") => Ok(()),
-        stat => Err(stat),
-    });
+    wait_for_state(command, 'T');
     shell.enter("fg");
     shell.see("onward");
     shell.press("words\r");
