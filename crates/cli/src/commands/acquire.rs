@@ -10,14 +10,16 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use leasehold::Resource;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt;
-use tokio::net::unix::pipe;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 use crate::exit::{Exit, Problem};
 use crate::output::json;
@@ -58,14 +60,15 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
     let opened = caller::open(args.pid.and_then(Pid::from_raw));
     let handle = opened.map_err(|problem| no_caller(&args, problem))?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let (reader, writer) = io::pipe().map_err(cannot_start)?;
+    let (reader, writer) = net::UnixStream::pair().map_err(cannot_start)?;
     let mut command = Command::new(own_program().map_err(cannot_start)?);
     command.arg0(KEEPER_NAME).args(std::env::args_os().skip(1));
-    command.stdin(handle).stdout(writer).stderr(Stdio::inherit());
+    command.stdin(handle).stdout(OwnedFd::from(writer)).stderr(Stdio::inherit());
     let mut keeper = command.spawn().map_err(cannot_start)?;
-    // With it goes the end of the pipe that the keeper writes to.
+    // With it goes the end of the connection that the keeper writes to.
     drop(command);
-    let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(cannot_start)?;
+    reader.set_nonblocking(true).map_err(cannot_start)?;
+    let mut reader = UnixStream::from_std(reader).map_err(cannot_start)?;
     let mut report = Vec::new();
     let mut asked = None;
     loop {
@@ -73,13 +76,12 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
             biased;
             signal = signals.sent(), if asked.is_none() => {
                 asked = Some(Ok(Exit::by(signal)));
-                // It is not reaped yet, so the id is its own.
-                let _ = kill_process(Pid::from_child(&keeper), Signal::TERM);
+                withdraw(&keeper, &mut reader).await;
             }
             () = descriptors::unread_stdout(), if asked.is_none() => {
                 // The script has ended, and only the copy of it lives that waits for this command.
                 asked = Some(Err(Problem::new(Exit::Output, UNREAD)));
-                let _ = kill_process(Pid::from_child(&keeper), Signal::TERM);
+                withdraw(&keeper, &mut reader).await;
             }
             read = reader.read_buf(&mut report) => if read.map_err(cannot_start)? == 0 { break },
         }
@@ -108,6 +110,14 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
             )
         }
     }
+}
+
+/// Asks a keeper to end that has not reported yet. A report that is under way is still read.
+async fn withdraw(keeper: &Child, report: &mut UnixStream) {
+    // It is not reaped yet, so the id is its own.
+    let _ = kill_process(Pid::from_child(keeper), Signal::TERM);
+    // A script that ignores TERM has a keeper that ignores TERM, too, but sees this.
+    let _ = report.shutdown().await;
 }
 
 /// Prints what the shell needs, or releases the lock.

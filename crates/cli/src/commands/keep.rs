@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Signal, setsid};
@@ -75,10 +74,11 @@ async fn section(
     let (on_lost, follows_fd) = (args.on_lost.signal(), args.fd.is_some());
     let request = Request::of_section(args, caller)?;
     let status = Status::start(&request.name, Sinks::default())?;
-    let mut gone = pin!(async {
+    let mut gone = Box::pin(async {
         tokio::select! {
             () = caller.ended() => {}
             () = ended(front.as_ref()) => {}
+            () = descriptors::withdrawn_stdout() => {}
         }
     });
     let opened = tokio::select! {
@@ -93,6 +93,8 @@ async fn section(
         () = &mut gone => None,
         taken = LockHold::take(&request, &locks, signals, stderr, &status) => Some(taken),
     };
+    // With it goes a descriptor.
+    drop(gone);
     let kept = match taken {
         Some(Ok(Taken::Held(hold))) => {
             let section = Section { request: &request, caller, follows_fd, on_lost, stderr, status: &status };

@@ -65,8 +65,21 @@ fn inherited(number: i32) -> io::Result<()> {
 pub(crate) async fn unread_stdout() {
     #[cfg(target_os = "linux")]
     if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned()
-        && let Ok(stdout) = watched(stdout)
+        && let Ok(stdout) = watched(stdout, tokio::io::Interest::ERROR)
         && stdout.ready(tokio::io::Interest::ERROR).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+/// Waits until the other side of stdout, which writes nothing, has closed its direction; for ever if stdout is not a
+/// connection.
+pub(crate) async fn withdrawn_stdout() {
+    #[cfg(target_os = "linux")]
+    if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned()
+        && let Ok(stdout) = watched(stdout, tokio::io::Interest::READABLE)
+        && stdout.ready(tokio::io::Interest::READABLE).await.is_ok()
     {
         return;
     }
@@ -76,8 +89,8 @@ pub(crate) async fn unread_stdout() {
 // As in `caller.rs`: the type owns its descriptor.
 #[cfg(target_os = "linux")]
 #[allow(deprecated)]
-fn watched(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::ERROR)
+fn watched(fd: OwnedFd, interest: tokio::io::Interest) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    tokio::io::unix::AsyncFd::with_interest(fd, interest)
 }
 
 /// Closes all descriptors that this process has inherited, except the three streams. It is called before this
