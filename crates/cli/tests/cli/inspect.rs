@@ -141,6 +141,17 @@ fn watch_outlives_a_short_absence_of_the_server() {
     drop(holder);
 }
 
+/// An outage is tolerated for 15 s.
+#[test]
+fn watch_ends_if_the_store_stays_away() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let watcher = Started::new(sandbox.leasehold(&["watch", "job"]));
+    watcher.line_with("free");
+    redis.server.kill().unwrap();
+    watcher.end().expect(69);
+}
+
 #[test]
 fn break_ends_the_holders_and_reports_them_with_the_consequence() {
     let (_redis, sandboxes) = sandboxes();
