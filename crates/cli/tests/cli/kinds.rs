@@ -68,3 +68,15 @@ fn signal_ends_the_minimum_hold() {
     assert!(ended.took < LIMIT);
     assert_eq!(sandbox.show("job")["state"], "free");
 }
+
+/// The kill was meant for the command alone.
+#[test]
+fn command_that_is_killed_does_not_end_the_minimum_hold() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.start(&["--min-hold", "1h", "job"], "echo $$; kill -9 $$");
+    crate::support::wait_until_gone(crate::support::number(&holder.line_with("")));
+    assert_eq!(sandbox.show("job")["state"], "held");
+    holder.signal(Signal::TERM);
+    holder.end().expect(143);
+    assert_eq!(sandbox.show("job")["state"], "free");
+}
