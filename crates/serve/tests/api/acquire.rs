@@ -268,6 +268,24 @@ async fn client_that_comes_back_keeps_its_place() {
     assert_eq!((granted.ok()["id"].as_str(), seen), (Some(&*two), place));
 }
 
+/// A place is kept for the ttl, and for ten seconds at most. Locks and waits last longer than this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_does_not_come_back_loses_its_place() {
+    let served = Served::with(|config| config.limits.wait = LIMIT * 10).await;
+    let mut waiting = Vec::new();
+    for (name, ttl) in [("a", "2s"), ("b", "10m")] {
+        served.put(&id(), "0", json!({ "name": name, "ttl": "10m" })).await.ok();
+        let body = json!({ "name": name, "ttl": ttl, "on_disconnect": "keep" });
+        let put = served.request("PUT", &format!("/v1/holds/{}?wait=10m", id())).body(&body);
+        waiting.push(put.begin().await);
+        served.until_waiters(name, 1).await;
+    }
+    drop(waiting);
+    for name in ["a", "b"] {
+        served.until_waiters(name, 0).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_for_a_client_that_has_gone_ends_after_its_ttl() {
     let served = Served::start().await;
