@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use simulated::backend::{Failure, Fence, LossCause, Resource, Share, Snapshot};
-use simulated::probe::Head;
+use simulated::probe::{Head, Seen as Look};
 use simulated::{Guard, State, probe};
 use tokio::time::Instant;
 
@@ -32,8 +32,11 @@ struct Seen {
     /// The first waiter of a client's queue that could be served, by client and resource, and the time
     /// since which that is so.
     kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
-    /// Public names of claims that were taken away. Their holders rely on them until they see the loss.
+    /// Public names of claims that were taken away. Their holders rely on them until they hear of the loss.
     taken_away: BTreeSet<String>,
+    /// Claims of which a renewal was answered with their loss: by client and public name, with the time of the first
+    /// such answer.
+    lost_at: BTreeMap<(usize, String), Instant>,
     /// Claims that each client keeps alive.
     kept: BTreeMap<usize, i64>,
     closed: BTreeSet<usize>,
@@ -176,6 +179,13 @@ impl Judge {
         self.fail(format!("the engine dropped a call of `{verb}` midway"));
     }
 
+    /// Records that a renewal of a claim was answered with its loss.
+    pub(crate) fn answered_lost(&self, client: usize, tag: String) {
+        self.note(format_args!("c{client} learns that {tag} is lost"));
+        self.count("answered lost");
+        self.seen().lost_at.entry((client, tag)).or_insert_with(Instant::now);
+    }
+
     pub(crate) fn kept(&self, client: usize, by: i64) {
         *self.seen().kept.entry(client).or_default() += by;
     }
@@ -270,6 +280,7 @@ impl Judge {
         seen.next += 1;
         let number = seen.next;
         let taken_away = seen.taken_away.contains(&tag);
+        let relies_on_it = taken_away && !seen.must_know_of_loss(client, &tag);
         let is_closed = seen.closed.contains(&client);
         let mut failures = Vec::new();
         if !look.is_valid() && !taken_away && !is_closed {
@@ -278,8 +289,11 @@ impl Judge {
         if look.is_valid() && is_closed {
             failures.push(format!("h{number} of {resource} is valid, and c{client} has been closed"));
         }
+        if look.is_valid() && seen.must_know_of_loss(client, &tag) {
+            failures.push(format!("h{number} of {resource} is {IGNORED}"));
+        }
         let others: Vec<_> = seen.holding.values().filter(|other| other.resource == resource).collect();
-        if look.is_valid() && !taken_away {
+        if look.is_valid() && !relies_on_it {
             failures.extend(seen.two_holders(&tag, share, &others));
         }
         for other in others.iter().filter(|other| conflict(other.share, share) && other.tag != tag) {
@@ -302,7 +316,7 @@ impl Judge {
             conflict(*theirs, share) && *last >= fence && !is_again(last, of)
         };
         // A client that has not yet seen the loss of its claim still holds it, below its successor.
-        let has_to_hear = taken_away;
+        let has_to_hear = relies_on_it || taken_away && !look.is_valid();
         if let Some((_, last, _)) = fences.iter().find(above).filter(|_| !has_to_hear) {
             failures.push(format!("h{number} was granted {resource} with fence {fence} after {last}"));
         }
@@ -322,6 +336,19 @@ impl Judge {
         let of_writer = (Share::WRITER, fence, String::new());
         self.seen().fences.entry(resource.clone()).or_default().push(of_writer);
         self.note(format_args!("an upgrade of {resource} has fence {fence}"));
+    }
+
+    /// Checks a guard at the end of a hold. Returns how it looks.
+    pub(crate) fn looks_a_last_time(&self, number: u64, guard: &Guard) -> Look {
+        let (look, seen) = (probe::look(guard), self.seen());
+        let client = seen.holding.get(&number).map(|holding| holding.client);
+        let ignores_it =
+            look.is_valid() && client.is_some_and(|client| seen.must_know_of_loss(client, &guard.tag()));
+        drop(seen);
+        if ignores_it {
+            self.fail(format!("h{number} is {IGNORED}"));
+        }
+        look
     }
 
     /// Records that a task releases its guard.
@@ -461,6 +488,21 @@ impl Judge {
         self.seen().listening.remove(&number);
     }
 
+    /// Looks for guards that are valid, although a renewal was answered with their loss some time ago.
+    pub(crate) fn look_for_ignored_losses(&self) {
+        let seen = self.seen();
+        let ignores_it = |holding: &&Holding| {
+            seen.must_know_of_loss(holding.client, &holding.tag)
+                && holding.guard.upgrade().is_some_and(|guard| probe::look(&guard).is_valid())
+        };
+        let ignoring = seen.holding.iter().filter(|(_, holding)| ignores_it(holding));
+        let ignoring: Vec<u64> = ignoring.map(|(number, _)| *number).collect();
+        drop(seen);
+        if !ignoring.is_empty() {
+            self.fail(format!("{ignoring:?}: {IGNORED}"));
+        }
+    }
+
     /// Looks for guards that were marked as lost some time ago, of which nobody told the task that waits for it.
     pub(crate) fn look_for_unheard_losses(&self) {
         let states: BTreeMap<u64, State> = self.states().into_iter().collect();
@@ -497,13 +539,22 @@ impl Judge {
 }
 
 impl Seen {
+    /// Returns `true` if a client must know that its claim is lost: a renewal was answered so, and everything that was
+    /// to be done at that time is done. Where foreign code panicked, an answer may have been lost in the client.
+    fn must_know_of_loss(&self, client: usize, tag: &str) -> bool {
+        let lost_at = self.lost_at.get(&(client, tag.to_owned()));
+        lost_at.is_some_and(|at| Instant::now() > *at) && !self.counts.contains_key("panicked")
+    }
+
     /// Compares what valid guards hold with what there is.
     fn two_holders(&self, tag: &str, share: Share, others: &[&Holding]) -> Option<String> {
         let mut tags = BTreeSet::from([tag.to_owned()]);
         let (mut load, mut capacity) = (u64::from(share.weight()), share.capacity());
         for other in others {
             let valid = other.guard.upgrade().is_some_and(|guard| probe::look(&guard).is_valid());
-            if !valid || self.taken_away.contains(&other.tag) || !tags.insert(other.tag.clone()) {
+            let relies_on_it =
+                self.taken_away.contains(&other.tag) && !self.must_know_of_loss(other.client, &other.tag);
+            if !valid || relies_on_it || !tags.insert(other.tag.clone()) {
                 continue;
             }
             load += u64::from(other.share.weight());
@@ -567,5 +618,7 @@ const BOUND: Duration = Duration::from_secs(12);
 const UNHEARD: Duration = Duration::from_millis(100);
 /// The number of calls in one moment that no run can reach for a good reason.
 const CALLS_AT_ONCE: u32 = 3_000;
+/// The end of a failure about a guard that continues after the answer that it is lost.
+const IGNORED: &str = "valid, although a renewal was answered with its loss";
 /// The text of an injected panic.
 pub(crate) const INJECTED: &str = "injected";

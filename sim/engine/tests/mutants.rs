@@ -200,6 +200,15 @@ fn the_end_of_a_max_hold_renews() {
     );
 }
 
+/// A store that lost the claim grants it to another, and its holder continues beside that one.
+#[test]
+fn a_lost_claim_is_renewed() {
+    let mutant = "a lost claim is renewed";
+    for says in ["are held at once", "a renewal was answered with its loss"] {
+        is_found(mutant, says);
+    }
+}
+
 #[test]
 fn a_loss_wakes_nobody() {
     is_found("a loss wakes nobody", "nobody told those that wait");

@@ -314,7 +314,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
         _ => sleep(length).await,
     }
     step_aside(dice).await;
-    let state = probe::look(&guard);
+    let state = judge.looks_a_last_time(number, &guard);
     let was_valid = state.is_valid();
     let Some(guard) = Arc::into_inner(guard) else {
         unreachable!("only the judge looks, and never for long")

@@ -361,8 +361,15 @@ impl Backend for Wire {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        let answered = self.call("renew", self.store.memory.renew(batch)).await;
-        answered.unwrap_or_else(|failure| Renewal::unknown_for(batch.len(), &failure))
+        match self.call("renew", self.store.memory.renew(batch)).await {
+            Ok(renewals) => {
+                let lost =
+                    batch.iter().zip(&renewals).filter(|(_, renewal)| matches!(renewal, Renewal::Lost));
+                lost.for_each(|(renew, _)| self.judge.answered_lost(self.client, renew.claim.id.tag()));
+                renewals
+            }
+            Err(failure) => Renewal::unknown_for(batch.len(), &failure),
+        }
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {

@@ -94,6 +94,7 @@ async fn play(how: Run, judge: Arc<Judge>) -> (Verdict, Arc<World>) {
         judge.look_for_sleepers(&world.store, calm);
         world.look_at_heads();
         world.look_for_suspects(calm);
+        judge.look_for_ignored_losses();
         judge.look_for_unheard_losses();
         if judge.still_for() > STILL {
             judge.fail(format!("{} tasks have not come to their end", world.running.load(Ordering::Relaxed)));

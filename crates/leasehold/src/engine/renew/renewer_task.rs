@@ -293,6 +293,10 @@ impl RenewerTask {
             if timer.requests.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
                 continue;
             }
+            let renewal = match renewal {
+                Renewal::Lost if mutant!("a lost claim is renewed") => Renewal::Renewed,
+                renewal => renewal,
+            };
             let next_check = match renewal {
                 Renewal::Renewed | Renewal::Alive if timer.lease.renewed(answers.asked_at) => {
                     timer.requests.confirm(answers.number);
