@@ -21,6 +21,7 @@ mod register;
 mod releases;
 mod renewed;
 mod residue;
+mod unreleased;
 mod waits;
 
 /// The checker of histories, with its bounds.
@@ -55,6 +56,9 @@ pub struct Checker {
     pub tolerance: Duration,
     /// `true` if a connection holds the grants, so that a fault of any kind may end it, and them (I13).
     pub is_held_by_connection: bool,
+    /// `true` if users end grants before their time: by a `max_hold`, a transfer, a revocation, or a client that they
+    /// close. Such a loss is a false one otherwise (I13).
+    pub is_ended_by_users: bool,
     /// The clock by which the events are compared.
     pub stamps: Stamps,
     /// The most states of one register that the search for a linearization keeps at one time.
@@ -72,6 +76,7 @@ impl Default for Checker {
             lateness: Duration::from_millis(50),
             tolerance: Duration::ZERO,
             is_held_by_connection: false,
+            is_ended_by_users: false,
             stamps: Stamps::Own,
             states: 100_000,
             limit: 20,
@@ -93,6 +98,7 @@ impl Checker {
         register::check(&view, &mut report);
         fences::check(&view, &mut report);
         overlap::check(&view, self, &mut report);
+        unreleased::check(&view, self, &mut report);
         waits::check(&view, self, &mut report);
         handover::check(&view, self, &mut report);
         residue::check(&view, &mut report);

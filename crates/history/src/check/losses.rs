@@ -83,8 +83,8 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, repo
     );
 }
 
-/// I13: finds a loss that was reported before the validity was over, or that a later renewal disproves. One that the user
-/// caused, such as a revocation, is none.
+/// I13: finds a loss that was reported before the validity was over, or that a later renewal disproves. Causes of
+/// users, such as a revocation, excuse it only where the checker is configured for them.
 fn reported_falsely(
     view: &View<'_>,
     checker: &Checker,
@@ -93,7 +93,7 @@ fn reported_falsely(
     report: &mut Report<'_, '_>,
 ) {
     let Some(reported) = LossReport::of(view, grant) else { return };
-    let LossReport { lost, at, .. } = reported;
+    let LossReport { lost, at, kept } = reported;
     let revived = grant.renewals().find(|event| event.index > lost.index && view.times.at(event) > at);
     if let Some(event) = revived {
         let what = format!("{} was renewed after its loss was reported", grant.name());
@@ -109,6 +109,11 @@ fn reported_falsely(
     if early <= nanos(checker.lateness) {
         return;
     }
+    let is_of_store = is_gone(lost) || is_end_of_session(lost);
+    // The end of the validity is stated anew after a change of the clock, but not during a release.
+    if !is_of_store && grant.lost.is_none() && view.faults_in(kept, at).next().is_some() {
+        return;
+    }
     if is_by_clock {
         let what = format!(
             "{} was reported as expired {} before the end of its validity",
@@ -116,8 +121,16 @@ fn reported_falsely(
             shown(early)
         );
         report.violated(Invariant::I13, Some(grant.key), what, [grant.got, event, lost]);
-    } else if is_gone(lost) || is_end_of_session(lost) {
+    } else if is_of_store {
         lost_without_a_fault(view, checker, claims, grant, (reported, event, until), report);
+    } else if !checker.is_ended_by_users {
+        let what = format!(
+            "{} was reported as lost {} before the end of its validity, for a reason that nobody gave: {}",
+            grant.name(),
+            shown(early),
+            lost.error.as_deref().unwrap_or_default()
+        );
+        report.violated(Invariant::I13, Some(grant.key), what, [grant.got, event, lost]);
     }
 }
 
@@ -132,7 +145,7 @@ struct LossReport<'h> {
 
 impl<'h> LossReport<'h> {
     fn of(view: &View<'h>, grant: &GrantLife<'h>) -> Option<LossReport<'h>> {
-        let lost = grant.lost.or_else(|| forgotten(grant))?;
+        let lost = grant.lost.or_else(|| refused(grant).filter(|refused| is_report_of_loss(refused)))?;
         let at = view.times.at(lost);
         let release = grant.release.filter(|_| grant.lost.is_none());
         Some(LossReport { lost, at, kept: release.map_or(at, |release| view.times.at(release.invoke)) })
@@ -346,8 +359,18 @@ fn counted_by_store<'h>(grant: &GrantLife<'h>) -> Option<(&'h str, u64, u64)> {
 
 /// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.
 pub(super) fn forgotten<'h>(grant: &GrantLife<'h>) -> Option<&'h Event> {
-    let refused = grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail);
-    [grant.lost, refused].into_iter().flatten().find(|event| is_gone(event))
+    [grant.lost, refused(grant)].into_iter().flatten().find(|event| is_gone(event))
+}
+
+/// Returns the answer to the release of a grant, if it failed.
+fn refused<'h>(grant: &GrantLife<'h>) -> Option<&'h Event> {
+    grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail)
+}
+
+/// Returns `true` if the answer to a release says that the grant was lost.
+pub(super) fn is_report_of_loss(answer: &Event) -> bool {
+    let says_so = answer.error.as_deref().is_some_and(|error| error.contains("lost"));
+    says_so || answer.error.is_some() && is_expiry(answer) || is_gone(answer)
 }
 
 /// Returns `true` if the session that held the grant ended, as its holder says.

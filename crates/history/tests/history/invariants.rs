@@ -298,6 +298,50 @@ fn i5_tries_that_follow_each_other_want_the_lock_all_the_time() {
     story.breaks(&[Invariant::I5]);
 }
 
+/// Grants of which the first ones are released in vain, each after 100 ms of a lease of a second.
+fn released_in_vain(grants: u64, in_vain: u64, answer: fn(Story, u64, u64, &str) -> Story) -> Story {
+    (0..grants).fold(Story::new(), |story, turn| {
+        let (at, process, owner) = (turn * 2_000 + 10, turn + 1, format!("a{turn}"));
+        let story = story.ask(at, process).got(at + 1, process, &owner, turn + 5, at + 1_001);
+        let story = story.release(at + 100, process, &owner);
+        match turn < in_vain {
+            true => answer(story, at + 101, process, &owner),
+            false => story.released(at + 101, process, &owner),
+        }
+    })
+}
+
+#[test]
+fn i5_release_that_fails_keeps_the_lock_from_others() {
+    let denied = |story: Story, at, process, owner: &str| story.not_released(at, process, owner, "denied");
+    released_in_vain(5, 5, denied).breaks(&[Invariant::I5]);
+    released_in_vain(5, 1, denied).breaks(&[Invariant::I5]);
+    released_in_vain(5, 0, denied).is_clean();
+    // A fault of the store or of its process since the grant may be the reason, and one of another process is none.
+    let one = || released_in_vain(5, 1, denied);
+    one().fault(50, "server down", Stage::Info, &[]).is_clean();
+    one().fault(50, "the network of process 1", Stage::Info, &[1]).is_clean();
+    one().fault(50, "the network of process 9", Stage::Info, &[9]).breaks(&[Invariant::I5]);
+    one().fault(5, "server down", Stage::Info, &[]).breaks(&[Invariant::I5]);
+    // The lease was over when the answer came.
+    let late =
+        |story: Story, at, process, owner: &str| story.not_released(at + 950, process, owner, "denied");
+    released_in_vain(5, 1, late).is_clean();
+    released_in_vain(5, 5, late).breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn i5_releases_are_hardly_ever_without_an_answer() {
+    let unanswered = |story: Story, at, process, owner: &str| story.release_unanswered(at, process, owner);
+    released_in_vain(5, 5, unanswered).breaks(&[Invariant::I5]);
+    released_in_vain(16, 4, unanswered).breaks(&[Invariant::I5]);
+    // A store that is busy owes some of them, and one that is down all of them.
+    released_in_vain(17, 4, unanswered).is_clean();
+    released_in_vain(3, 3, unanswered).is_clean();
+    let down = released_in_vain(5, 5, unanswered).fault(5, "server down", Stage::Invoke, &[]);
+    down.fault(9_900, "server down", Stage::Ok, &[]).is_clean();
+}
+
 #[test]
 fn i6_a_wait_with_a_limit_returns_by_it() {
     let story = |end| Story::new().ask_for(0, 1, 1_000).busy(end, 1);
@@ -508,6 +552,39 @@ fn i13_no_loss_is_reported_while_the_lease_is_renewed() {
     };
     story(1_300).is_clean();
     story(700).breaks(&[Invariant::I13]);
+}
+
+/// Each of these needs a request of the user, which a load without them has not made.
+#[test]
+fn i13_no_loss_is_reported_for_a_reason_that_nobody_gave() {
+    let renewed = || Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).renewed(300, 1, "a", 1_300);
+    for cause in [
+        "the lock was held for as long as max_hold allows",
+        "the client was closed",
+        "the lock was transferred to another process",
+        "the task that renews the lock in this process ended",
+        "the lock was revoked",
+    ] {
+        let lost = |at| renewed().lost(at, 1, "a", cause).not_released_after(at + 1);
+        lost(700).breaks(&[Invariant::I13]);
+        lost(1_300).is_clean();
+        // The answer to a release may be the first to say it.
+        let released = |at| {
+            let answer = format!("release: the lock was lost: {cause}; acquire it again");
+            renewed().release(at, 1, "a").not_released(at + 1, 1, "a", &answer)
+        };
+        released(700).breaks(&[Invariant::I13]);
+        released(1_300).is_clean();
+        let mut with_users = Checker::new();
+        with_users.is_ended_by_users = true;
+        for story in [lost(700), released(700)] {
+            assert!(with_users.check(&story.history()).is_clean(), "{cause}");
+        }
+    }
+    // As it is with a lease that is said to be over, unless the clock may have been changed meanwhile.
+    let over = renewed().release(700, 1, "a").not_released(710, 1, "a", EXPIRED);
+    over.breaks(&[Invariant::I13]);
+    over.fault(705, "the clock of process 1", Stage::Info, &[1]).is_clean();
 }
 
 #[test]

@@ -172,6 +172,10 @@ impl Story {
         self.event(millis, process, Stage::Fail, Operation::Release, values(owner, 0)).last_error(error)
     }
 
+    pub(crate) fn release_unanswered(self, millis: u64, process: u64, owner: &str) -> Story {
+        self.event(millis, process, Stage::Info, Operation::Release, values(owner, 0)).last_error("timed out")
+    }
+
     /// A release of the grant `a` of process 1, which finds that it was lost.
     pub(crate) fn not_released_after(self, millis: u64) -> Story {
         self.release(millis, 1, "a").not_released(millis + 1, 1, "a", "the lock was lost")
