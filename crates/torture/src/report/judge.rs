@@ -27,6 +27,7 @@ impl Report {
             let text = format!("{} failed{blame}", many(failures, "acquisition", "acquisitions"));
             self.find(Judgement::Kept, text);
         }
+        self.judge_releases();
         if let Some(why) = self.unasked() {
             let text = format!("the store did not say what is left in it: {why}");
             self.find(Judgement::Unjudged, text);
@@ -42,12 +43,37 @@ impl Report {
         let gone = self.forgotten();
         if gone > 0 {
             let text = format!(
-                "{} gone from the store while valid: it forgot them, or something removed them. Each holder noticed at \
-                 its next renewal or release, and until then the store may have granted the lock again",
+                "{} gone from the store while valid: it forgot them or ended their sessions, or something removed \
+                 them. Each holder noticed at its next renewal or release, and until then the store may have granted \
+                 the lock again",
                 many(gone, "grant was", "grants were")
             );
             self.find(Judgement::StoreForgot, text);
         }
+    }
+
+    /// Adds the finding about releases that failed otherwise than because the lock was lost: such a lock stays held
+    /// until its lease is over.
+    fn judge_releases(&mut self) {
+        let of_release = |stage: Stage| {
+            let is_one = move |event: &&Event| (event.operation, event.stage) == (Operation::Release, stage);
+            self.history.events().iter().filter(is_one)
+        };
+        let released = of_release(Stage::Ok).count() as u64;
+        let failed = of_release(Stage::Fail).chain(of_release(Stage::Info));
+        let errors: Vec<&str> =
+            failed.map(|event| event.error.as_deref().unwrap_or("no reason is given")).collect();
+        let errors: Vec<&str> = errors.into_iter().filter(|error| !is_loss(error)).collect();
+        let Some(last) = errors.last() else { return };
+        let failed = errors.len() as u64;
+        let (leads_to, text) = match failed > released {
+            true => {
+                let text = format!("more releases failed ({failed}) than succeeded: {last}");
+                (Judgement::Unjudged, text)
+            }
+            false => (Judgement::Kept, format!("{} failed: {last}", many(failed, "release", "releases"))),
+        };
+        self.find(leads_to, text);
     }
 
     /// Takes the worst of what the findings lead to.
@@ -83,8 +109,7 @@ impl Report {
         let is_of_register =
             |invariant| matches!(invariant, Invariant::I1 | Invariant::I3 | Invariant::Linearizable);
         self.verdict.violations.iter().filter(move |violation| {
-            let is_forgotten = violation.invariant == Invariant::I13 && violation.doubt.is_some();
-            let is_excused = violation.explained.is_some() || is_forgotten;
+            let is_excused = violation.explained.is_some() || is_of_forgotten(violation);
             !is_excused && (!is_disturbed || is_of_register(violation.invariant))
         })
     }
@@ -94,16 +119,30 @@ impl Report {
         self.broken().all(|violation| violation.doubt.is_some())
     }
 
-    /// Returns how many valid grants the store had forgotten, as it said at their renewal or release.
+    /// Returns how many valid grants the store had forgotten, as it said at their renewal or release, with all whose
+    /// violations it excuses: also those of sessions that it ended.
     fn forgotten(&self) -> u64 {
         let is_it = |event: &&Event| {
             matches!((event.operation, event.stage), (Operation::Lost, _) | (Operation::Release, Stage::Fail))
                 && event.error.as_deref().is_some_and(|cause| cause.contains("no longer knows"))
         };
-        let grants =
-            self.history.events().iter().filter(is_it).map(|event| (&event.key, &event.values.owner));
+        let said = self.history.events().iter().filter(is_it);
+        let is_grant = |event: &&Event| (event.operation, event.stage) == (Operation::Acquire, Stage::Ok);
+        let excused = self.verdict.violations.iter().filter(|violation| is_of_forgotten(violation));
+        let excused = excused.filter_map(|violation| violation.slice.iter().find(is_grant));
+        let grants = said.chain(excused).map(|event| (&event.key, &event.values.owner));
         grants.collect::<HashSet<_>>().len() as u64
     }
+}
+
+/// Returns `true` if the store may have forgotten or ended a grant that was valid, as the library says.
+fn is_of_forgotten(violation: &Violation) -> bool {
+    violation.invariant == Invariant::I13 && violation.doubt.is_some()
+}
+
+/// Returns `true` if the error of a release says that the lock was lost.
+fn is_loss(error: &str) -> bool {
+    error.contains("the lock was lost")
 }
 
 /// The beginnings of labels of faults that no plan has.
@@ -161,6 +200,49 @@ mod tests {
         events.extend(more.iter().cloned());
         events.sort_by_key(|event| event.received);
         recorded(Ok(()), History::new(events))
+    }
+
+    /// Nothing is known that ends the session of a process which runs.
+    #[test]
+    fn session_that_ends_in_the_middle_of_a_hold_is_not_kept() {
+        let cause = "the session with the server ended";
+        let mut events = [grant(1, 1, 5), grant(200, 2, 6)].concat();
+        events.extend([over(100, 1, Operation::Lost, cause), over(400, 2, Operation::Lost, cause)]);
+        events.sort_by_key(|event| event.received);
+        let ended = recorded(Ok(()), History::new(events));
+        assert_eq!(ended.judgement, Judgement::StoreForgot, "{}", ended.text());
+        assert!(ended.text().contains("2 grants were gone from the store while valid"), "{}", ended.text());
+    }
+
+    /// So many grants, of which the releases of the first ones have no effect.
+    fn released(grants: u64, unreleased: u64, stage: Stage) -> Report {
+        let turn = |turn: u64| {
+            let (at, process) = (turn * 20_000, turn + 1);
+            let mut invoke = over(at + 10, process, Operation::Release, "");
+            invoke.stage = Stage::Invoke;
+            let error = if turn < unreleased { "permission denied" } else { "" };
+            let mut answer = over(at + 11, process, Operation::Release, error);
+            answer.stage = if turn < unreleased { stage } else { Stage::Ok };
+            let mut events = grant(at, process, turn + 1).to_vec();
+            events[1].values.valid_until = Some((at + 10_000) * 1_000_000);
+            events.extend([invoke, answer]);
+            events
+        };
+        recorded(Ok(()), History::new((0..grants).flat_map(turn)))
+    }
+
+    #[test]
+    fn releases_that_fail_are_reported() {
+        for stage in [Stage::Fail, Stage::Info] {
+            let most = released(5, 5, stage);
+            assert_eq!(most.judgement, Judgement::Broken, "{}", most.text());
+            let text = "more releases failed (5) than succeeded: permission denied";
+            assert!(most.text().contains(text), "{}", most.text());
+        }
+        let few = released(8, 2, Stage::Info);
+        assert_eq!(few.judgement, Judgement::Kept, "{}", few.text());
+        assert!(few.text().contains("2 releases failed: permission denied"), "{}", few.text());
+        assert!(!released(8, 0, Stage::Info).text().contains("failed"));
     }
 
     fn recorded(state: Result<(), String>, history: History) -> Report {
