@@ -143,6 +143,7 @@ macro_rules! __each_law {
                 an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",
                 renewal_does_not_grant_a_waiting_claim: "a renewal grants nothing",
                 a_renewal_extends_the_lease: "a lease renewed in time continues",
+                a_renewed_lease_ends_with_its_ttl: "a lease ends with its ttl after the last renewal",
                 a_renewal_never_shortens_the_lease: "a renewal with a shorter ttl leaves the longer one",
             }
             residue {

@@ -108,6 +108,8 @@ faults! {
         RenewalGrants in strong breaks "renewal::renewal_does_not_grant_a_waiting_claim";
         RenewalDoesNothing in strong breaks "renewal::a_renewal_extends_the_lease";
         RenewalShortens in strong breaks "renewal::a_renewal_never_shortens_the_lease";
+        RenewalLastsTooLong in strong breaks "renewal::a_renewed_lease_ends_with_its_ttl";
+        RenewalNeverEnds in strong breaks "renewal::a_renewed_lease_ends_with_its_ttl";
     }
     residue {
         BusyLeavesAPlace in strong breaks "residue::contend_without_patience_leaves_no_place",

@@ -36,6 +36,8 @@ const CASES: &[Case] = &[
     (Late::Look, strong, "view::end_of_a_lease_wakes_a_watcher"),
     (Late::Release, strong, "renewal::a_renewal_extends_the_lease"),
     (Late::UnansweredRenewal, strong, "renewal::a_renewal_extends_the_lease"),
+    (Late::Renewal, strong, "renewal::a_renewed_lease_ends_with_its_ttl"),
+    (Late::Look, strong, "renewal::a_renewed_lease_ends_with_its_ttl"),
     (Late::Renewal, strong, "renewal::a_renewal_never_shortens_the_lease"),
     (Late::Release, strong, "renewal::a_renewal_never_shortens_the_lease"),
     (Late::DirectRelease, strong, "direct::a_direct_release_needs_no_caller_that_waits_for_it"),

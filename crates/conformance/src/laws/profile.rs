@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, FailureKind, FenceGrade, Liveness, Note, Patience, Renewal, Share, Step, WaitMode,
+    Claim, Effect, FailureKind, FenceGrade, Liveness, Moment, Note, Patience, Renewal, Resource, Share, Step,
+    WaitMode,
 };
 
 use crate::client::{AT_ONCE, within};
@@ -196,9 +197,15 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     let resource = trial.resource("lease")?;
     let claim = trial.short(&resource, Share::MUTEX)?;
     let grant = trial.client(0).hold(&claim).await?;
-    let ends = trial.valid_until(grant.asked_at);
-    let surely = trial.clock.now().after(trial.ttl() + trial.outlives() + TOLERANCE);
-    let seen = trial.client(1).look(&resource).await?;
+    let granted_at = trial.clock.now();
+    shown_to_end(trial, &resource).await?;
+    let other = trial.short(&resource, Share::MUTEX)?;
+    ends_by_itself(trial, &other, trial.valid_until(grant.asked_at), granted_at).await
+}
+
+/// Checks that the claim that holds a resource, if one still does, is shown with no more than its ttl left.
+pub(super) async fn shown_to_end(trial: &Trial, resource: &Resource) -> Checked {
+    let seen = trial.client(1).look(resource).await?;
     let remaining = seen.holders.first().and_then(|holder| holder.remaining);
     let shown = remaining.is_some_and(|shown| shown <= trial.ttl() + trial.profile().granularity);
     ensure!(
@@ -206,9 +213,21 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
         "a lease of {:?} is shown with {remaining:?} left",
         trial.ttl()
     );
+    Ok(())
+}
+
+/// Checks that a claim which lives for [`Trial::ttl`] and was confirmed before `confirmed_at` ends by itself, not
+/// before `ends` and not too late: another client's claim, which excludes it, is granted then.
+pub(super) async fn ends_by_itself(
+    trial: &Trial,
+    other: &Claim,
+    ends: Moment,
+    confirmed_at: Moment,
+) -> Checked {
+    let surely = confirmed_at.after(trial.ttl() + trial.outlives() + TOLERANCE);
     loop {
         let asked_at = trial.clock.now();
-        let other = claim.clone().id(crate::random::id()?);
+        let other = other.clone().id(crate::random::id()?);
         let granted = trial.client(1).try_take(&other).await?.is_some();
         let now = trial.clock.now();
         if granted {

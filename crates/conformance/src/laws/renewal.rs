@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Claim, Moment, Release, Renewal, Share};
 
 use crate::client::{AT_ONCE, TestClient};
+use crate::laws::profile::{ends_by_itself, shown_to_end};
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
@@ -78,6 +79,40 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
         not_before(trial, &other, valid_until).await?;
     }
     free_in_time(trial, client, &claim, valid_until).await
+}
+
+pub(crate) async fn a_renewed_lease_ends_with_its_ttl(trial: &Trial) -> Checked {
+    trial.needs_lease()?;
+    let whole = ends_after_renewals(trial, "renewed", Share::MUTEX, Share::MUTEX);
+    let Some(share) = trial.concurrent_shares()?.first().copied() else { return whole.await };
+    let (others, all) = trial.fill(share)?;
+    if !others.is_empty() {
+        // No single claim excludes it.
+        return whole.await;
+    }
+    let (whole, shared) = tokio::join!(whole, ends_after_renewals(trial, "renewed/shared", share, all));
+    whole.and(shared)
+}
+
+/// Renews a claim twice and leaves it: it ends with its ttl, from the last renewal on, for a claim of another client
+/// that excludes it.
+async fn ends_after_renewals(trial: &Trial, name: &str, share: Share, other: Share) -> Checked {
+    let resource = trial.resource(name)?;
+    let (client, claim) = (trial.client(0), trial.short(&resource, share)?);
+    let grant = client.hold(&claim).await?;
+    let mut valid_until = trial.valid_until(grant.asked_at);
+    for _ in 0..2 {
+        tokio::time::sleep(trial.ttl() / 4).await;
+        let asked_at = trial.clock.now();
+        let answer = client.renew(&claim, &grant.proof).await?;
+        if !matches!(answer, Renewal::Renewed) {
+            return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
+        }
+        valid_until = trial.valid_until(asked_at);
+    }
+    let renewed_at = trial.clock.now();
+    shown_to_end(trial, &resource).await?;
+    ends_by_itself(trial, &trial.short(&resource, other)?, valid_until, renewed_at).await
 }
 
 pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked {

@@ -39,6 +39,8 @@ pub enum Defect {
     RenewalGrants,
     RenewalDoesNothing,
     RenewalShortens,
+    RenewalLastsTooLong,
+    RenewalNeverEnds,
     // Of what is left behind.
     BusyLeavesAPlace,
     ReleaseIgnoresWaiting,

@@ -126,9 +126,12 @@ impl Subject for Models {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_millis(400)
+        TTL
     }
 }
+
+/// The ttl of the claims that are left to run out.
+const TTL: Duration = Duration::from_millis(400);
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -374,6 +377,9 @@ impl Store {
                 mine.for_each(|entry| entry.until = now.after(ask.lease));
                 *ledger = Ledger::restore(entries, ledger.last_fence());
                 true
+            }
+            (Some(Defect::RenewalLastsTooLong | Defect::RenewalNeverEnds), _) => {
+                ledger.renew(claim.id, ask.lease * 100, now)
             }
             _ => ledger.renew(claim.id, ask.lease, now),
         };
@@ -749,10 +755,15 @@ impl Backend for Model {
 impl Model {
     fn snapshot(&self, resource: &Resource, seen: Seen) -> Snapshot {
         let fenced = self.profile.fencing > FenceGrade::None;
+        let left = |entry: &Entry| match seen.now.until(entry.until) {
+            // It is shown as if it had not been renewed.
+            left if self.store.is(Defect::RenewalNeverEnds) => left.min(TTL),
+            left => left,
+        };
         let standing = |entry: &Entry| {
             ClaimInfo::new(entry.id, entry.share)
                 .fence(entry.granted.filter(|_| fenced))
-                .remaining((entry.until != Moment::NEVER).then(|| seen.now.until(entry.until)))
+                .remaining((entry.until != Moment::NEVER).then(|| left(entry)))
                 .note(entry.note.clone())
         };
         let mut holders: Vec<&Entry> = seen.entries.iter().filter(|entry| entry.granted.is_some()).collect();
