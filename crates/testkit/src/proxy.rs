@@ -200,6 +200,14 @@ impl Proxy {
         self.shared.lost_replies.load(Ordering::SeqCst)
     }
 
+    /// Returns how much its faults have done to what passed since the start: bytes that were dropped, kept, delayed
+    /// or replaced, replies that were lost, and connections that [`Proxy::cut`] closed. A fault in which the number
+    /// stays the same has touched nothing.
+    pub fn touched(&self) -> u64 {
+        let counters = [&self.shared.dropped, &self.shared.lost_replies, &self.shared.touched];
+        counters.iter().map(|counter| counter.load(Ordering::SeqCst)).sum()
+    }
+
     /// Sends an order to the proxy's thread and waits until it is carried out, so that faults have happened
     /// when their methods return. The thread never waits for this one, so this cannot deadlock.
     fn order(&self, listening: Listening) -> Result<(), Error> {
@@ -294,6 +302,8 @@ struct Shared {
     to_client: AtomicU64,
     lost_replies: AtomicU64,
     dropped: AtomicU64,
+    /// Bytes that were kept, delayed or replaced, and connections that were cut.
+    touched: AtomicU64,
 }
 
 impl Shared {
@@ -309,6 +319,7 @@ impl Shared {
             to_client: AtomicU64::new(0),
             lost_replies: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
         }
     }
 
@@ -341,7 +352,10 @@ async fn serve(addr: SocketAddr, shared: Arc<Shared>, mut orders: mpsc::Unbounde
                     (Listening::On, false) => TcpListener::bind(addr).await.map(|bound| listener = Some(bound)),
                     (Listening::Off, _) => {
                         let closed = listener.take().map_or(Ok(()), close);
+                        let open = shared.open.load(Ordering::SeqCst);
                         connections.shutdown().await;
+                        let cut = open.saturating_sub(shared.open.load(Ordering::SeqCst));
+                        shared.touched.fetch_add(cut as u64, Ordering::SeqCst);
                         closed
                     }
                 };

@@ -146,7 +146,11 @@ impl Talk<'_> {
             // A broken connection is passed to the other side as its end, so that it passes the faults too.
             length = from.read(&mut bytes).await.unwrap_or(0);
             bytes.truncate(length);
-            let due = Instant::now() + D::flow(&self.shared.faults.borrow()).delay;
+            let delay = D::flow(&self.shared.faults.borrow()).delay;
+            if !delay.is_zero() {
+                self.touch(length);
+            }
+            let due = Instant::now() + delay;
             if queue.send(Chunk { due, bytes }).await.is_err() {
                 break;
             }
@@ -164,6 +168,9 @@ impl Talk<'_> {
         let mut damaged = false;
         while let Some(Chunk { due, mut bytes }) = waiting.recv().await {
             tokio::time::sleep_until(due).await;
+            if D::flow(&faults.borrow()).holds {
+                self.touch(bytes.len());
+            }
             let flow = match faults.wait_for(|faults| !D::flow(faults).holds).await {
                 Ok(faults) => D::flow(&faults),
                 Err(closed) => return Err(io::Error::other(closed)),
@@ -174,6 +181,7 @@ impl Talk<'_> {
             }
             if flow.garbles {
                 garble(&mut bytes);
+                self.touch(bytes.len());
             }
             if flow.discards {
                 // After the damage was noted: who sees the count may heal.
@@ -190,6 +198,11 @@ impl Talk<'_> {
         }
         // The end of the stream was discarded: the receiver must not learn of it.
         std::future::pending().await
+    }
+
+    /// Counts bytes that a fault keeps, delays or replaces.
+    fn touch(&self, bytes: usize) {
+        self.shared.touched.fetch_add(bytes as u64, Ordering::SeqCst);
     }
 
     /// Returns `true` if the reply that is about to be delivered is one to lose. Counts it.

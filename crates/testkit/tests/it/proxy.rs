@@ -206,6 +206,37 @@ async fn only_the_reply_of_the_chosen_request_is_lost() {
     assert_eq!((proxy.lost_replies(), proxy.bytes(Way::ToServer), proxy.bytes(Way::ToClient)), (1, 5, 4));
 }
 
+/// A fault that nothing passes through has done nothing, however many connections are open.
+#[tokio::test]
+async fn faults_count_what_they_have_touched() {
+    let (proxy, mut client) = proxy_and_client().await;
+    assert_eq!(ask(&mut client, "a", SOON).await, text("a"));
+    let faults: [&dyn Fn(); 5] = [
+        &|| proxy.hold(Way::ToClient),
+        &|| proxy.delay(Way::Both, Duration::from_millis(1)),
+        &|| proxy.drop_replies(),
+        &|| proxy.garble(Way::ToClient),
+        &|| proxy.blackhole(Way::ToServer),
+    ];
+    for (number, fault) in faults.into_iter().enumerate() {
+        let before = proxy.touched();
+        fault();
+        proxy.heal().unwrap();
+        assert_eq!((proxy.connections(), proxy.touched() - before), (1, 0), "fault {number}");
+        fault();
+        client.write_all(b"b").await.unwrap();
+        until(|| proxy.touched() > before).await;
+        proxy.heal().unwrap();
+        client = TcpStream::connect(proxy.addr()).await.unwrap();
+        assert_eq!(ask(&mut client, "c", SOON).await, text("c"));
+        until(|| proxy.connections() == 1).await;
+    }
+    let before = proxy.touched();
+    proxy.cut().unwrap();
+    proxy.cut().unwrap();
+    assert_eq!(proxy.touched() - before, 1);
+}
+
 #[tokio::test]
 async fn a_set_whose_reply_is_lost_has_happened() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
