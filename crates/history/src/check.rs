@@ -12,6 +12,7 @@ use crate::report::Report;
 use crate::verdict::{Counts, Verdict};
 use crate::view::{Stamps, View};
 
+mod clients;
 mod dropped;
 mod fences;
 mod handover;
@@ -59,6 +60,11 @@ pub struct Checker {
     /// `true` if users end grants before their time: by a `max_hold`, a transfer, a revocation, or a client that they
     /// close. Such a loss is a false one otherwise (I13).
     pub is_ended_by_users: bool,
+    /// `true` if the store grants waiting requests in the order in which they came, so that nobody may be passed over for
+    /// long (I6).
+    pub is_ordered: bool,
+    /// The logical processes of each client, where they are known: none of these may be left out (I5).
+    pub clients: Vec<Vec<u64>>,
     /// The clock by which the events are compared.
     pub stamps: Stamps,
     /// The most states of one register that the search for a linearization keeps at one time.
@@ -77,6 +83,8 @@ impl Default for Checker {
             tolerance: Duration::ZERO,
             is_held_by_connection: false,
             is_ended_by_users: false,
+            is_ordered: false,
+            clients: Vec::new(),
             stamps: Stamps::Own,
             states: 100_000,
             limit: 20,
@@ -101,6 +109,7 @@ impl Checker {
         unreleased::check(&view, self, &mut report);
         waits::check(&view, self, &mut report);
         handover::check(&view, self, &mut report);
+        clients::check(&view, self, &mut report);
         residue::check(&view, &mut report);
         releases::check(&view, self, &mut report);
         dropped::check(&view, self, &mut report);

@@ -45,6 +45,9 @@ pub struct Event {
 /// The error of an acquisition whose caller dropped it on its way: it failed, and must have left nothing.
 pub const CANCELLED: &str = "cancelled";
 
+/// The error of an acquisition that was not free within its limit.
+pub const BUSY: &str = "busy";
+
 /// The stage of an operation that an event records. No variant will be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

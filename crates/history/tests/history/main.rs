@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
+mod clients;
 mod clocks;
 mod excuses;
 mod exports;

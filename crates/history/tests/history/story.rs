@@ -116,6 +116,12 @@ impl Story {
         self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default()).last_error("busy")
     }
 
+    /// An acquisition that failed, and nothing of it happened.
+    pub(crate) fn failed(self, millis: u64, process: u64) -> Story {
+        let story = self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default());
+        story.last_error("the server cannot be reached")
+    }
+
     /// An acquisition whose caller dropped it.
     pub(crate) fn cancelled(self, millis: u64, process: u64) -> Story {
         let story = self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default());
