@@ -20,6 +20,9 @@ pub struct Plan {
     pub worker_urls: Vec<(usize, String)>,
     /// The locks, each with its own register.
     pub locks: Vec<LockPlan>,
+    /// More locks, of which the start leaves out those that the store does not have. The plan of the rig has the others
+    /// among [`Plan::locks`].
+    pub if_supported: Vec<LockPlan>,
     /// The worker processes.
     pub processes: usize,
     /// The tasks of each worker; each of them does one thing at a time.
@@ -117,6 +120,17 @@ pub enum LockKind {
     Semaphore(u32),
 }
 
+impl LockKind {
+    /// Returns a word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            LockKind::Mutex => "mutex",
+            LockKind::ReadWrite => "rwlock",
+            LockKind::Semaphore(_) => "semaphore",
+        }
+    }
+}
+
 /// The program of a worker. It calls [`worker::run`](crate::worker::run).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -159,6 +173,7 @@ impl Plan {
             url: url.into(),
             worker_urls: Vec::new(),
             locks: Plan::mutexes(3),
+            if_supported: Vec::new(),
             processes: 4,
             tasks: 2,
             ttl: Duration::from_secs(2),
@@ -181,6 +196,14 @@ impl Plan {
     /// Returns so many mutexes.
     pub fn mutexes(count: usize) -> Vec<LockPlan> {
         (1..=count).map(|number| LockPlan::new(format!("mutex-{number}"), LockKind::Mutex)).collect()
+    }
+
+    /// Returns a read-write lock and a semaphore of two permits, for [`Plan::if_supported`].
+    pub fn shared_locks() -> Vec<LockPlan> {
+        vec![
+            LockPlan::new("rwlock-1", LockKind::ReadWrite),
+            LockPlan::new("semaphore-1", LockKind::Semaphore(2)),
+        ]
     }
 
     /// Returns all locks, the dense ones last.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_history::{CANCELLED, Event, History, Operation, Stage, Values};
+use leasehold_history::{BUSY, CANCELLED, Event, History, Operation, Stage, Values};
 
 use crate::clock::now;
 
@@ -64,6 +64,15 @@ impl Recorder {
         for process in 0..processes {
             tape.number(spawn, process);
         }
+    }
+
+    /// Returns the logical processes that a worker has had since this start.
+    pub(crate) fn processes(&self, spawn: Spawn) -> Vec<u64> {
+        let tape = self.tape();
+        let own = tape.numbers.iter().filter(|((of, _), _)| *of == spawn);
+        let mut processes: Vec<u64> = own.map(|(_, number)| *number).collect();
+        processes.sort_unstable();
+        processes
     }
 
     /// Records an event of a worker.
@@ -158,9 +167,6 @@ fn is_expected(error: &str) -> bool {
     matches!(error, BUSY | CANCELLED)
 }
 
-/// The error of an acquisition that was not free within its limit.
-pub(crate) const BUSY: &str = "busy";
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +178,9 @@ mod tests {
         recorder.expect(2, 1);
         recorder.fault("pause worker 1", Stage::Invoke, Some(1));
         recorder.fault("store down", Stage::Info, None);
+        assert_eq!((recorder.processes(1), recorder.processes(2)), (vec![0, 1], vec![2]));
         recorder.reported(1, Event::new(Stage::Invoke, Operation::Acquire).by(2).on("job"));
+        assert_eq!(recorder.processes(1), [0, 1, 3]);
         let history = recorder.history();
         let targets: Vec<&[u64]> = history.faults().map(|event| event.values.target.as_slice()).collect();
         assert_eq!(targets, [&[0, 1, 3][..], &[]]);

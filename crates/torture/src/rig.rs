@@ -14,7 +14,7 @@ use crate::recorder::{Progress, Recorder};
 use crate::register::{Checks, RegisterServer};
 use crate::rig::process::{Spawner, Start, Worker};
 use crate::wire::{Assignment, Facts};
-use crate::worker::facts;
+use crate::worker::{facts, supports};
 
 pub(crate) mod process;
 pub(crate) mod residue;
@@ -80,9 +80,11 @@ impl Rig {
     }
 
     /// Does as [`Rig::start`], with names that begin with this prefix.
-    pub(crate) async fn start_under(plan: Plan, prefix: String) -> Result<Rig, RigError> {
+    pub(crate) async fn start_under(mut plan: Plan, prefix: String) -> Result<Rig, RigError> {
         plan.check()?;
         let client = Client::open(&plan.url).await?;
+        let more = std::mem::take(&mut plan.if_supported);
+        plan.locks.extend(more.into_iter().filter(|lock| supports(&client, lock.kind).is_ok()));
         let facts = facts(&client, &plan);
         client.close(Duration::from_secs(1)).await;
         if let Some(why) = facts.unsupported.first() {
@@ -139,6 +141,12 @@ impl Rig {
         self.workers.get(worker)?.process_id()
     }
 
+    /// Returns the numbers of the logical processes that a worker has had since its last start: one for each task, and
+    /// another one after each unknown outcome.
+    pub fn logical_processes(&self, worker: usize) -> Vec<u64> {
+        self.workers.get(worker).map_or_else(Vec::new, |worker| self.recorder.processes(worker.spawn()))
+    }
+
     /// Returns what has been seen so far.
     pub fn progress(&self) -> Progress {
         self.recorder.progress()
@@ -152,6 +160,11 @@ impl Rig {
     /// Returns the longest time for which the store may keep the lock of a killed worker.
     pub fn stays(&self) -> Duration {
         self.facts.stays
+    }
+
+    /// Returns `true` if the store grants waiting requests in the order in which they came, as it promises.
+    pub fn is_ordered(&self) -> bool {
+        self.facts.is_ordered
     }
 
     /// Returns the grade of the store's fences, in the words of the library.

@@ -73,7 +73,7 @@ async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RigError> {
     let mut rig = Rig::start_under(torture.plan.clone(), prefix.clone()).await?;
-    let checker = checker(&rig);
+    let mut checker = checker(&rig);
     let begun = Instant::now();
     let mut nemesis =
         Nemesis::new(torture.plan.seed, torture.faults.clone(), torture.plan.processes, torture.plan.ttl);
@@ -108,6 +108,7 @@ async fn run(
         Step::undo(&mut rig, strike)?;
     }
     let (progress, last_error) = (rig.progress(), rig.last_error());
+    checker.clients = (0..rig.workers()).map(|worker| rig.logical_processes(worker)).collect();
     let (history, verdict) = checked(&checker, rig.finish().await?).await;
     let failures = progress.failures;
     let recording = Recording { prefix, ran, was_stopped, was_full, failures, last_error, history, verdict };
@@ -137,6 +138,7 @@ fn checker(rig: &Rig) -> Checker {
     checker.recovery = rig.stays() + RECOVERY;
     checker.overstay = OVERSTAY;
     checker.lateness = LATENESS;
+    checker.is_ordered = rig.is_ordered();
     checker
 }
 

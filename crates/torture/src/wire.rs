@@ -53,6 +53,8 @@ pub(crate) struct Facts {
     pub(crate) ttl: Option<Duration>,
     /// The time for which a claim of a dead process stays.
     pub(crate) stays: Duration,
+    /// `true` if the store grants waiting requests in the order in which they came.
+    pub(crate) is_ordered: bool,
     /// Kinds of locks of the plan that the store does not support.
     pub(crate) unsupported: Vec<String>,
 }

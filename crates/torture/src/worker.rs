@@ -143,23 +143,30 @@ pub(crate) fn facts(client: &Client, plan: &Plan) -> Facts {
     let profile = client.profile();
     let ttl = client.mutex("ttl").ttl(plan.ttl).effective_ttl();
     let stays = ttl.unwrap_or_default().max(profile.place_ttl) + profile.overrun;
-    let supports = |kind: LockKind| match kind {
-        LockKind::Mutex => profile.admits(leasehold::Share::MUTEX),
-        LockKind::ReadWrite => profile.admits(leasehold::Share::WRITER),
-        LockKind::Semaphore(of) => match leasehold::Share::permits(1, of) {
-            Ok(share) => profile.admits(share),
-            Err(_) => Ok(()),
-        },
-    };
     let locks = plan.all_locks();
-    let unsupported = locks.iter().filter_map(|lock| supports(lock.kind).err());
+    let unsupported = locks.iter().filter_map(|lock| supports(client, lock.kind).err());
     Facts {
         store: profile.name.to_owned(),
         grade: profile.fencing.to_string(),
         ttl,
         stays,
-        unsupported: unsupported.map(|unmet| unmet.to_string()).collect(),
+        is_ordered: profile.order == leasehold::QueueOrder::Fifo,
+        unsupported: unsupported.collect(),
     }
+}
+
+/// Checks that the store has locks of this kind.
+pub(crate) fn supports(client: &Client, kind: LockKind) -> Result<(), String> {
+    let share = match kind {
+        LockKind::Mutex => leasehold::Share::MUTEX,
+        LockKind::ReadWrite => leasehold::Share::WRITER,
+        LockKind::Semaphore(of) => match leasehold::Share::permits(1, of) {
+            Ok(share) => share,
+            // The first acquisition says what is wrong with it.
+            Err(_) => return Ok(()),
+        },
+    };
+    client.profile().admits(share).map_err(|unmet| unmet.to_string())
 }
 
 /// Sends a message to the rig, and returns when it is in the pipe.

@@ -117,9 +117,10 @@ async fn faults_on_workers_are_recorded_and_nothing_is_left() {
 
 async fn shared_locks_are_recorded_with_their_modes() {
     let mut store = store();
-    store.plan.locks =
-        vec![LockPlan::new("rw", LockKind::ReadWrite), LockPlan::new("permits", LockKind::Semaphore(2))];
+    store.plan.locks = vec![LockPlan::new("rw", LockKind::ReadWrite)];
+    store.plan.if_supported = Plan::shared_locks();
     let rig = Rig::start(store.plan.clone()).await.unwrap();
+    assert_eq!((rig.plan().locks.len(), rig.is_ordered()), (3, true));
     grants(&rig, 60).await;
     let history = rig.finish().await.unwrap();
     is_clean(&history, store.lateness).await;

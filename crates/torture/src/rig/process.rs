@@ -200,6 +200,10 @@ fn keep(words: &Mutex<Vec<String>>, line: String) {
 }
 
 impl Worker {
+    pub(super) fn spawn(&self) -> Spawn {
+        self.spawn
+    }
+
     pub(super) fn process_id(&self) -> Option<u32> {
         self.process.as_ref().map(Child::id)
     }

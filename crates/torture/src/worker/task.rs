@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold::{Client, Guard, Owner};
-use leasehold_history::{CANCELLED, Event, Mode, Operation, Stage, Values};
+use leasehold_history::{BUSY, CANCELLED, Event, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 
 use crate::clock::WorkerClock;
 use crate::plan::{Dense, LockKind, LockPlan, Plan};
-use crate::recorder::BUSY;
 use crate::register::{Answer, RegisterClient, Request};
 use crate::wire::Assignment;
 use crate::worker::send_event;
