@@ -159,13 +159,13 @@ async fn run_cells(arguments: RunArguments) -> Outcome<bool> {
         let record = cell.run(&run).await;
         let mark = if record.expected { "" } else { "  <-- not expected" };
         println!(
-            "{} {}: {} in {} histories, {} acquisitions, {} renewals under a fault, {} faults{mark} {}",
+            "{} {}: {} in {} histories, {} acquisitions, {} hits, {} faults{mark} {}",
             cell.store,
             cell.fault,
             record.outcome,
             record.histories,
             record.seen.grants,
-            record.seen.renewals_under_fault.unwrap_or(0),
+            record.seen.all_hits(),
             record.faults,
             record.note
         );

@@ -6,14 +6,14 @@ use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::Client;
 use leasehold::backend::{
-    Backend, Claim, ClaimId, Failure, Fence, Grant, Hint, Patience, Release, Renew, Renewal, Step,
+    Backend, Claim, ClaimId, Failure, Fence, Grant, Hint, Patience, Release, Renew, Renewal, Share, Step,
 };
 use leasehold_conformance::{Around, Wrapped};
 use leasehold_torture::worker;
@@ -47,11 +47,17 @@ pub enum Defect {
     StaysInQueue,
     /// A process that was killed leaves something behind with which no other one opens the store.
     StaysShut,
+    /// A writer leaves room for readers.
+    AdmitsReadersBesideWriters,
+    /// A semaphore has room for many more than its permits.
+    CountsNoPermits,
+    /// After the first request without an answer, the client reaches the store no more.
+    NeverComesBack,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 12] = [
+    pub const ALL: [Defect; 15] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -64,6 +70,9 @@ impl Defect {
         Defect::MakesUpGoneReleases,
         Defect::StaysInQueue,
         Defect::StaysShut,
+        Defect::AdmitsReadersBesideWriters,
+        Defect::CountsNoPermits,
+        Defect::NeverComesBack,
     ];
 
     /// Returns the defect of this name.
@@ -79,8 +88,12 @@ impl fmt::Display for Defect {
 }
 
 static DEFECT: OnceLock<Defect> = OnceLock::new();
+/// `true` once a request of a client that never comes back had no answer.
+static IS_AWAY: AtomicBool = AtomicBool::new(false);
 /// The batches of renewals so far.
 static RENEWALS: AtomicU64 = AtomicU64::new(1);
+/// The room of a semaphore that counts no permits.
+const ROOM: u32 = 1_000;
 /// One of so many is said to be lost.
 const LOST_OF: u64 = 4;
 
@@ -141,6 +154,19 @@ impl Broken {
         grant
     }
 
+    /// Returns the claim as it is sent.
+    fn sent(&self, claim: &Claim) -> Claim {
+        let share = match (self.defect, claim.share) {
+            // Two of them have no room beside each other.
+            (Defect::AdmitsReadersBesideWriters, Share::WRITER) => Share::permits(u32::MAX / 2 + 1, u32::MAX),
+            (Defect::CountsNoPermits, share) if share != Share::MUTEX && share.capacity() < ROOM => {
+                Share::permits(share.weight(), ROOM)
+            }
+            (_, share) => Ok(share),
+        };
+        claim.clone().share(share.unwrap_or(claim.share))
+    }
+
     /// Ends the claims of the holders of what this claim waits for.
     async fn end_others(&self, claim: &Claim, patience: &Patience) {
         let Ok(seen) = self.inner.inspect(&claim.resource, None, patience).await else { return };
@@ -158,10 +184,18 @@ impl Around for Broken {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        if self.defect == Defect::NeverComesBack && IS_AWAY.load(Ordering::Relaxed) {
+            return Err(Failure::unavailable("the connection has ended, and nobody opens another one"));
+        }
+        let claim = &self.sent(claim);
         // A backend that waits by itself would hear what wakes it.
         let deaf = Patience::none(patience.clock().clone());
         let patience = if self.defect == Defect::DropsWakeUps { &deaf } else { patience };
-        match self.inner.contend(claim, patience).await? {
+        let step = self.inner.contend(claim, patience).await;
+        if step.as_ref().is_err_and(Failure::is_transient) {
+            IS_AWAY.store(true, Ordering::Relaxed);
+        }
+        match step? {
             Step::Granted(grant) => {
                 self.waiting().remove(&claim.id);
                 Ok(Step::Granted(self.falsified(grant)))

@@ -65,6 +65,7 @@ struct Findings {
     without_effect: u64,
     did: Option<Did>,
     unjudged: Option<Vec<String>>,
+    locks: Option<Vec<String>>,
     version: String,
     note: String,
 }
@@ -83,6 +84,7 @@ impl Findings {
             without_effect: 0,
             did: None,
             unjudged: None,
+            locks: None,
             version: String::new(),
             note: note.into(),
         }
@@ -145,6 +147,7 @@ impl Cell {
             did: None,
             seen: Seen::default(),
             unjudged: None,
+            locks: None,
             version: String::new(),
             machine: machine.name,
             date: machine.date,
@@ -178,6 +181,7 @@ impl Record {
             all.sort();
             all.dedup();
         }
+        self.locks = findings.locks.or(self.locks.take());
         if !findings.version.is_empty() {
             self.version = findings.version;
         }

@@ -86,7 +86,7 @@ pub trait Injection: Send + Sync {
 ///
 /// There are more locks and tasks than usual, so that others are still granted meanwhile.
 fn long_holds(plan: &mut Plan) {
-    plan.locks = Plan::mutexes(6);
+    plan.locks = Plan::mutexes(5);
     plan.tasks = 3;
     plan.hold = plan.ttl * 2;
 }

@@ -32,7 +32,7 @@ pub use inject::{Injection, Round, Scene, injection, schedule};
 pub use judge::{gaps, judge};
 pub use machine::Machine;
 pub use results::{Did, Outcome as CellOutcome, Record, Results};
-pub use seen::Seen;
+pub use seen::{Hits, Seen};
 pub use store::Store;
 pub use world::{ClockShim, Effect, Needs, Network, Servers, Target, World};
 

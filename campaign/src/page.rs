@@ -109,7 +109,10 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
     let superseded = sum(|s| s.superseded.len() as u64);
     let mut text = format!(
         "| | |\n|---|---:|\n| cells of {} that were run | {run} |\n| … with another outcome than expected | **{unexpected}** |\n\
-         | … that held while a holder was hit | {} |\n| … that held, and nothing was hit | {} |\n\
+         | … that held while a holder was hit | {} |\n\
+         | … that held, hits counted by the older rule alone | {} |\n\
+         | … that held, and nothing was hit | {} |\n\
+         | … that held, and nothing was hit by the older rule | {} |\n\
          | … that held, from before renewals were counted, without a loss or a refusal | {} |\n\
          | failures that a later run with newer code superseded | {superseded} |\n\
          | histories | {} |\n| … of them on servers; the others are on files and SQLite | {} |\n\
@@ -117,12 +120,16 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
          | faults in them | {} |\n\
          | writes that the protected register accepted | {} |\n| requests that it refused | {} |\n\
          | histories judged by the older rules below | {} |\n\
+         | … with a question mark for *not judged* | {} |\n\
+         | histories of mutexes alone, without readers and permits | {} |\n\
          | losses that holders saw | {} |\n| violations of what a fence protects | **{}** |\n\
          | histories of older code beside these, whose cells newer code has run since | {} |\n\
          | … acquisitions in them | {} |\n\n",
         thousands(summaries.len() as u64),
         held(Hit::Something),
+        held(Hit::ByOlderRule),
         held(Hit::Nothing),
+        held(Hit::NothingByOlderRule),
         held(Hit::Unknown),
         thousands(sum(|s| s.histories)),
         thousands(sum(|s| if s.store.is_embedded() { 0 } else { s.histories })),
@@ -132,6 +139,8 @@ fn numbers(summaries: &[Summary], results: &Results) -> String {
         thousands(sum(|s| s.seen.writes)),
         thousands(sum(|s| s.seen.refusals)),
         thousands(sum(Summary::histories_by_older_rules)),
+        thousands(sum(Summary::histories_by_oldest_rules)),
+        thousands(sum(Summary::histories_of_mutexes)),
         thousands(sum(|s| s.seen.losses)),
         sum(|s| s.seen.safety),
         thousands(sum(|s| s.older_histories)),
@@ -193,6 +202,8 @@ A seed repeats the schedule of the faults: when they happen, to whom, and for ho
 It does not repeat the timing of the machine.
 In F1, F2, F3, F5, F6, F8, F12, F15, F21 and F29 locks are held for up to twice the ttl, so that renewals are under way.
 Elsewhere one hold of 128 is that long.
+Beside mutexes, workers take a read-write lock and a semaphore of two permits, where the store has these.
+Results of which *locks* says `mutex` are of mutexes alone.
 In *dense* histories (`--dense`) four tasks more of each worker take a dozen other locks, for a millisecond at most.
 They show thousands of grants in seconds; the renewals are those of the other locks.
 An acquisition is *handed off locally* if a task gets the lock from another task of its process, without a request to the store.
@@ -204,8 +215,14 @@ const LEGEND: &str = "\
 ## The grid
 
 - *held*: nothing was violated, in so many histories, and at least one holder was hit:
-  it lost its lock, the register refused it, or a renewal of it was under way while the fault happened.
+  it lost its lock, the register refused it, it was killed,
+  or a fault on it or on the store was in the way of its renewal, between the time at which that was due and its answer.
+  In F20 an acquisition was dropped instead.
+- *held, hits by the older rule*: nothing was violated, no holder lost its lock, and the register refused nothing.
+  Locks were renewed while there was a fault, but on whom the fault was did not count: see [older rules](#older-rules).
 - *held, nothing hit*: nothing was violated, and no holder was hit, so the cell says little about holders.
+  F23 does nothing to holders.
+- *held, nothing hit by the older rule*: the same, where killed holders and dropped acquisitions were not counted.
 - *held, hits unknown*: nothing was violated, no holder lost its lock, and the register refused nothing.
   Renewals were not counted yet.
 - *not judged*: the history shows nothing: no lock was granted, a worker ended by itself,

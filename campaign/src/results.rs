@@ -114,6 +114,9 @@ pub struct Record {
     /// The invariants that some of the histories could not show. None in results from before they were named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unjudged: Option<Vec<String>>,
+    /// The kinds of the locks beside the dense ones. None in results from when all of them were mutexes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Vec<String>>,
     /// The version of the server.
     pub version: String,
     /// The machine.
@@ -146,6 +149,12 @@ impl Record {
     /// Returns the version of the server, without what it answered besides.
     pub fn server(&self) -> &str {
         self.version.lines().next().unwrap_or_default()
+    }
+
+    /// Returns `true` if only mutexes were taken.
+    pub fn is_of_mutexes_alone(&self) -> bool {
+        let is_mutex = |kind: &String| kind == leasehold_torture::LockKind::Mutex.word();
+        self.locks.iter().flatten().all(is_mutex)
     }
 
     /// Returns `true` if the record is of this cell.
@@ -216,6 +225,7 @@ pub(crate) mod tests {
             did: None,
             seen: Seen { grants: 1_000, losses: 3, ..Seen::default() },
             unjudged: None,
+            locks: None,
             version: "Redis 7.0.15".to_owned(),
             machine: "2 cores, Debian".to_owned(),
             date: "2026-01-31".to_owned(),

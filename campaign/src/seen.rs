@@ -1,9 +1,12 @@
 //! Numbers of what histories show, as a checker judges them.
 
-use std::collections::HashMap;
+mod hits;
 
 use leasehold_history::{Class, Event, History, Invariant, Operation, Stage, Verdict};
 use serde::{Deserialize, Serialize};
+
+pub use hits::Hits;
+pub(crate) use hits::failures_without_fault;
 
 /// Numbers of what histories show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +23,17 @@ pub struct Seen {
     /// Renewals; absent in results from before they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewals: Option<u64>,
-    /// The renewals among them between whose last confirmation and their own a fault was at work.
+    /// The renewals among them between whose last confirmation and their own a fault was at work, on whomever it was.
+    /// Results have it from before [`Hits`] were counted, and no later ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewals_under_fault: Option<u64>,
+    /// What the faults did to holders and to those that waited; absent in results of older rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hits: Option<Hits>,
+    /// The acquisitions that failed, or have an unknown outcome, although no fault was on their process or on the store,
+    /// nor had been for the time in which clients have to be back; absent in results from before they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failures_without_fault: Option<u64>,
     /// Writes that the protected register accepted.
     pub writes: u64,
     /// Requests that the protected register refused.
@@ -53,7 +64,6 @@ impl Seen {
             handed_on: Some(handed_on(history)),
             losses: counts.losses,
             renewals: Some(counts.renewals),
-            renewals_under_fault: Some(renewals_under_fault(history)),
             writes: counts.writes,
             refusals: counts.refusals,
             unexplained: Some(0),
@@ -84,6 +94,10 @@ impl Seen {
         self.losses += other.losses;
         self.renewals = sum(self.renewals, other.renewals);
         self.renewals_under_fault = sum(self.renewals_under_fault, other.renewals_under_fault);
+        if let Some(hits) = &other.hits {
+            self.hits.get_or_insert_default().add(hits);
+        }
+        self.failures_without_fault = sum(self.failures_without_fault, other.failures_without_fault);
         self.writes += other.writes;
         self.refusals += other.refusals;
         self.safety += other.safety;
@@ -94,9 +108,10 @@ impl Seen {
         self.hygiene += other.hygiene;
     }
 
-    /// Returns what the faults did to holders, as far as it is known: losses, refusals, and renewals under a fault.
-    pub fn hits(&self) -> u64 {
-        self.losses + self.refusals + self.renewals_under_fault.unwrap_or(0)
+    /// Returns what the faults did to holders and to those that waited, as far as it is known: losses, refusals, and hits.
+    /// What only the older rule counts is not known.
+    pub fn all_hits(&self) -> u64 {
+        self.losses + self.refusals + self.hits.map_or(0, |hits| hits.all())
     }
 }
 
@@ -113,31 +128,6 @@ fn handed_on(history: &History) -> u64 {
     history.events().iter().filter(is_part).count() as u64
 }
 
-/// Counts the renewals that were confirmed after a fault had been at work since the confirmation before them.
-fn renewals_under_fault(history: &History) -> u64 {
-    let (mut at_work, mut begun) = (0_u64, 0_u64);
-    // For each grant, how many faults had begun when it was confirmed last, without those that had not ended.
-    let mut confirmed: HashMap<(&str, &str), u64> = HashMap::new();
-    let mut hit = 0;
-    for event in history.events() {
-        match (event.operation, event.stage) {
-            (Operation::Fault, Stage::Invoke) => (at_work, begun) = (at_work + 1, begun + 1),
-            (Operation::Fault, Stage::Info) => begun += 1,
-            (Operation::Fault, _) => at_work = at_work.saturating_sub(1),
-            (Operation::Acquire | Operation::Renew, Stage::Ok) => {
-                let (Some(key), Some(owner)) = (event.key.as_deref(), event.values.owner.as_deref()) else {
-                    continue;
-                };
-                let before = confirmed.insert((key, owner), begun - at_work);
-                let is_renewal = event.operation == Operation::Renew;
-                hit += u64::from(is_renewal && before.is_some_and(|before| before < begun));
-            }
-            _ => {}
-        }
-    }
-    hit
-}
-
 #[cfg(test)]
 mod tests {
     use leasehold_history::{FenceValue, Values};
@@ -148,10 +138,6 @@ mod tests {
         let mut values = Values::default();
         values.owner = Some(owner.to_owned());
         Event::new(Stage::Ok, operation).by(1).on("job").with(values)
-    }
-
-    fn fault(stage: Stage) -> Event {
-        Event::new(stage, Operation::Fault)
     }
 
     /// Process 1 holds, the server forgets it, process 2 holds and releases, and process 3 is handed the first grant.
@@ -231,22 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn renewals_are_hit_if_a_fault_was_at_work_since_the_last() {
-        let (got, renewed) = (|| of_grant(Operation::Acquire, "a"), || of_grant(Operation::Renew, "a"));
-        let hits = |events: Vec<Event>| renewals_under_fault(&History::new(events));
-        assert_eq!(hits(vec![fault(Stage::Invoke), fault(Stage::Ok), got(), renewed()]), 0);
-        // In it, and the first one after it.
-        let begin = vec![got(), renewed(), fault(Stage::Invoke)];
-        assert_eq!(
-            hits([begin.clone(), vec![renewed(), fault(Stage::Ok), renewed(), renewed()]].concat()),
-            2
-        );
-        assert_eq!(hits([begin.clone(), vec![fault(Stage::Ok), renewed(), renewed()]].concat()), 1);
-        assert_eq!(hits(vec![fault(Stage::Invoke), got(), renewed(), fault(Stage::Ok)]), 1);
-        assert_eq!(hits(vec![got(), fault(Stage::Info), renewed(), renewed()]), 1);
-    }
-
-    #[test]
     fn grants_that_continue_another_are_handed_on() {
         let with = |sub| {
             let mut event = of_grant(Operation::Acquire, "a");
@@ -262,8 +232,11 @@ mod tests {
     fn numbers_that_are_not_known_stay_so() {
         let mut seen = Seen::default();
         seen.add(&Seen { losses: 2, ..Seen::default() });
-        assert_eq!((seen.renewals, seen.hits()), (None, 2));
+        assert_eq!((seen.renewals, seen.all_hits()), (None, 2));
         seen.add(&Seen { renewals: Some(3), renewals_under_fault: Some(1), ..Seen::default() });
-        assert_eq!((seen.renewals, seen.hits()), (Some(3), 3));
+        assert_eq!((seen.renewals, seen.hits, seen.all_hits()), (Some(3), None, 2));
+        let hits = Hits { renewals: 1, killed: 2, dropped: 3 };
+        seen.add(&Seen { hits: Some(hits), ..Seen::default() });
+        assert_eq!((seen.hits, seen.all_hits()), (Some(hits), 8));
     }
 }

@@ -215,6 +215,12 @@ impl World {
         self.proxies(network).iter().map(|proxy| proxy.connections()).sum()
     }
 
+    /// Returns how much the faults of both networks have done to what passed, in bytes, answers and connections.
+    pub fn touched(&self) -> u64 {
+        let both = self.networks.iter().flatten().map(Proxy::touched).sum::<u64>();
+        both + self.servers.own_proxies().into_iter().map(Proxy::touched).sum::<u64>()
+    }
+
     /// Returns `true` if the networks are those of clients alone, and no server needs them.
     pub fn has_own_networks(&self) -> bool {
         self.servers.own_proxies().is_empty()

@@ -195,6 +195,16 @@ async fn a_loss_that_is_made_up_is_found() {
     guilty(&verdict, Invariant::I13);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_locks_that_admit_too_many_are_found() {
+    let shared = |plan: &mut Plan| plan.locks = Plan::shared_locks();
+    for defect in [Defect::AdmitsReadersBesideWriters, Defect::CountsNoPermits] {
+        guilty(&verdict(defect, Trouble::Nothing, shared).await, Invariant::I4);
+    }
+    let honest = verdict(Defect::None, Trouble::Nothing, shared).await;
+    assert!(honest.is_clean(), "{:#?}", honest.violations);
+}
+
 /// Runs a cell with such workers, which has to show something. Returns its record and the texts of its violations, or
 /// nothing where its server is not installed.
 async fn cell(defect: Defect, store: Store, fault: u8) -> Option<(Record, Vec<String>)> {
@@ -247,6 +257,9 @@ fn is_shown(defect: Defect, seen: &Seen, texts: &[String]) -> bool {
                 || says("after an acquisition of them was dropped")
         }
         Defect::StaysInQueue => says("after an acquisition of them was dropped"),
+        Defect::AdmitsReadersBesideWriters => seen.timing > 0 && says("(shared)") && says("(exclusive)"),
+        Defect::CountsNoPermits => seen.timing > 0 && says("(permits 1/2)"),
+        Defect::NeverComesBack => says("a client was granted nothing"),
         Defect::MakesUpLosses | Defect::MakesUpGoneReleases => says("was reported as lost to the store"),
     }
 }
@@ -272,6 +285,17 @@ async fn is_found_in(store: Store, fault: u8, defects: &[Defect]) {
 async fn cell_with_pauses_finds_defects_of_renewals() {
     let defects = [Defect::ExtendsWithoutAnswer, Defect::CountsFromLater, Defect::MakesUpLosses];
     is_found_in(Store::Sqlite, 1, &defects).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cell_finds_shared_locks_that_admit_too_many() {
+    is_found_in(Store::Sqlite, 4, &[Defect::AdmitsReadersBesideWriters, Defect::CountsNoPermits]).await;
+}
+
+/// Half of the workers are cut off in each round, and none of them comes back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cell_with_partitions_finds_clients_that_never_come_back() {
+    is_found_in(Store::Redis, 8, &[Defect::NeverComesBack]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use crate::inject::{Injection, Round, Scene, injection, schedule};
 use crate::judge::bounds::checker;
 use crate::judge::gaps;
 use crate::results::{Did, Outcome as Found};
-use crate::seen::Seen;
+use crate::seen::{Hits, Seen, failures_without_fault};
 use crate::world::{Effect, Network, Target, World};
 use crate::{Expected, Outcome};
 
@@ -84,17 +84,27 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let happened = happen(cell, run, seed, &mut world, &mut rig, &mut *fault).await?;
     // What was granted before the last fault ended has ended by then, and every lock has been acquired again.
     tokio::time::sleep(cell.store.quiet()).await;
-    let tasks = rig.plan().all_tasks();
     // Another server may be the primary by now, and nothing is hurried any more.
     rig.look_at(world.patient_url());
-    let history = with_targets(rig.finish().await?, tasks, &happened.targets);
-    let verdict = checker(cell.store, cell.fault, run.allowance).check(&history);
+    let (locks, processes, is_ordered) = (kinds(rig.plan()), all_processes(&rig), rig.is_ordered());
+    let history = with_targets(rig.finish().await?, &processes, &happened.targets);
+    let mut checker = checker(cell.store, cell.fault, run.allowance);
+    (checker.clients, checker.is_ordered) = (processes, is_ordered);
+    let verdict = checker.check(&history);
     keep(cell, run, seed, &history, &verdict)?;
     let mut gaps = gaps(&history, &verdict);
     if happened.faults == 0 {
         gaps.push(format!("no fault had an effect, of {} that were tried", happened.without_effect));
     }
-    let mut findings = judged(cell.expected(), Seen::of(&verdict, &history), &gaps);
+    let hits = Hits::of(&history, cell.fault, &happened.idle);
+    let unexplained_failures = failures_without_fault(&history, cell.store.recovery());
+    let seen = Seen {
+        hits: Some(hits),
+        failures_without_fault: Some(unexplained_failures),
+        ..Seen::of(&verdict, &history)
+    };
+    let mut findings = judged(cell.expected(), seen, &gaps);
+    findings.locks = Some(locks);
     if !findings.expected {
         // One that no cell allows, if there is one.
         let found = verdict.violations.iter().find(|one| one.meanwhile.is_none());
@@ -108,6 +118,17 @@ async fn record(cell: &Cell, run: &Run, seed: u64) -> Outcome<Findings> {
     let unjudged: BTreeSet<String> = verdict.unjudged.iter().map(|one| one.invariant.to_string()).collect();
     findings.unjudged = Some(unjudged.into_iter().collect());
     Ok(findings)
+}
+
+/// Returns the kinds of the locks that were taken, each once.
+fn kinds(plan: &Plan) -> Vec<String> {
+    let kinds: BTreeSet<&str> = plan.locks.iter().map(|lock| lock.kind.word()).collect();
+    kinds.into_iter().map(str::to_owned).collect()
+}
+
+/// Returns the logical processes of each worker.
+fn all_processes(rig: &Rig) -> Vec<Vec<u64>> {
+    (0..rig.workers()).map(|worker| rig.logical_processes(worker)).collect()
 }
 
 /// Returns `true` if the store refuses to lock, as it was expected to. A server that does not answer refuses nothing.
@@ -131,6 +152,8 @@ fn plan(cell: &Cell, run: &Run, seed: u64, world: &World, fault: &dyn Injection)
     if run.is_dense {
         plan.dense = Some(Dense::default());
     }
+    // Readers that are granted beside a writer are found by locks that have readers alone.
+    plan.if_supported = Plan::shared_locks();
     fault.shape(&mut plan);
     if let Some(clock) = world.clock.as_ref().filter(|_| world.needs.client_clock) {
         let behind = (0..plan.processes).filter(|worker| Network::of(*worker) == Network::Odd);
@@ -149,10 +172,15 @@ struct Happened {
     did: Option<Did>,
     /// The target of each, by its label.
     targets: BTreeMap<String, Target>,
+    /// The labels of those that had no effect.
+    idle: BTreeSet<String>,
 }
 
 impl Happened {
     fn add(&mut self, label: String, effect: Effect) {
+        if effect.count == 0 {
+            self.idle.insert(label.clone());
+        }
         self.targets.insert(label, effect.target);
         if effect.count == 0 {
             self.without_effect += 1;
@@ -198,16 +226,30 @@ async fn one(
     round: &Round,
 ) -> Outcome<Effect> {
     rig.note_fault(label, Edge::Start);
+    let before = world.touched();
     let begun = fault.inject(&mut Scene { world, rig }, round).await;
     if let Ok(effect) = &begun {
-        rig.note_fault(&format!("{label}: {} ({})", effect.what, effect.count), Edge::Once);
+        if !effect.is_of_traffic {
+            note(rig, label, effect);
+        }
         tokio::time::sleep(round.lasts).await;
     }
     let ended = fault.heal(&mut Scene { world, rig }, round).await;
+    let begun = begun.map(|effect| effect.counted(before, world.touched()));
+    if let Ok(effect) = begun.as_ref()
+        && effect.is_of_traffic
+    {
+        note(rig, label, effect);
+    }
     rig.note_fault(label, Edge::Stop);
     let effect = begun.map_err(|error| format!("{label} could not begin: {error}"))?;
     ended.map_err(|error| format!("{label} ({}) could not end: {error}", effect.what))?;
     Ok(effect)
+}
+
+/// Writes into the history what a fault did, and to how many things.
+fn note(rig: &Rig, label: &str, effect: &Effect) {
+    rig.note_fault(&format!("{label}: {} ({})", effect.what, effect.count), Edge::Once);
 }
 
 /// Writes the first history of a run, and each in which something is wrong, with what that is.
@@ -251,5 +293,23 @@ mod tests {
         let did = Did { first: "leases are revoked".to_owned(), things: 5 };
         assert_eq!((happened.faults, happened.without_effect, happened.did), (2, 1, Some(did)));
         assert_eq!(happened.targets.len(), 3);
+        assert_eq!(happened.idle, BTreeSet::from(["F18 round 0".to_owned()]));
+    }
+
+    /// Nothing passes while the network is cut off, so nothing is dropped, although there are connections.
+    #[tokio::test]
+    async fn a_partition_of_an_idle_network_is_no_fault() {
+        let upstream = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = leasehold_testkit::Proxy::start(upstream.local_addr().unwrap()).await.unwrap();
+        let _client = tokio::net::TcpStream::connect(proxy.addr()).await.unwrap();
+        let _served = upstream.accept().await.unwrap();
+        let before = proxy.touched();
+        proxy.blackhole(leasehold_testkit::Way::Both);
+        proxy.heal().unwrap();
+        assert_eq!((proxy.connections(), proxy.dropped_bytes()), (1, 0));
+        let mut happened = Happened::default();
+        let effect = Effect::of_traffic("the Even network drops Both").counted(before, proxy.touched());
+        happened.add("F8 round 0".to_owned(), effect);
+        assert_eq!((happened.faults, happened.without_effect, &happened.did), (0, 1, &None));
     }
 }

@@ -9,9 +9,13 @@ use crate::world::Target;
 /// Puts the logical processes of the workers that faults were on into their events. A label begins with the one that is
 /// given here.
 ///
-/// The rig names all processes of a worker that it stops or kills. Of a worker whose network is troubled the first
-/// processes are named, one for each task: a task continues under another number after an unknown outcome.
-pub(super) fn with_targets(history: History, tasks: usize, labels: &BTreeMap<String, Target>) -> History {
+/// The rig names all processes of a worker that it stops or kills. Those of any other worker are given here: one for each
+/// task, and one more for each unknown outcome, after which a task continues under another number.
+pub(super) fn with_targets(
+    history: History,
+    of_workers: &[Vec<u64>],
+    labels: &BTreeMap<String, Target>,
+) -> History {
     let events = history.events();
     let processes = |place: usize, label: &str, worker: usize| {
         let is_other = |event: &&Event| label_of(event).is_some_and(|other| !is_of(other, label));
@@ -19,8 +23,8 @@ pub(super) fn with_targets(history: History, tasks: usize, labels: &BTreeMap<Str
         let named = until
             .filter(is_other)
             .find(|event| label_of(event).is_some_and(|other| other.ends_with(&format!(" worker {worker}"))));
-        let first = (worker * tasks) as u64;
-        named.map_or_else(|| (first..first + tasks as u64).collect(), |event| event.values.target.clone())
+        let own = || of_workers.get(worker).cloned().unwrap_or_default();
+        named.map_or_else(own, |event| event.values.target.clone())
     };
     let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (label, target) in labels {
@@ -71,9 +75,9 @@ mod tests {
     fn faults_on_workers_name_their_processes_and_others_none() {
         let history = History::new([
             fault(Stage::Invoke, "F1 round 0", &[]),
-            fault(Stage::Invoke, "pause worker 1", &[2, 3, 9]),
+            fault(Stage::Invoke, "pause worker 1", &[2, 3, 8]),
             fault(Stage::Info, "F1 round 0: worker 1 is stopped (1)", &[]),
-            fault(Stage::Ok, "pause worker 1", &[2, 3, 9]),
+            fault(Stage::Ok, "pause worker 1", &[2, 3, 8]),
             fault(Stage::Ok, "F1 round 0", &[]),
             fault(Stage::Invoke, "F1 round 00", &[]),
             fault(Stage::Invoke, "F8 round 0", &[]),
@@ -84,9 +88,11 @@ mod tests {
             ("F1 round 00".to_owned(), Target::Store),
             ("F8 round 0".to_owned(), Target::Workers(vec![0, 2])),
         ]);
-        let history = with_targets(history, 2, &labels);
+        // Process 9 is that of a task of worker 2 whose last outcome was unknown.
+        let of_workers = [vec![0, 1], vec![2, 3], vec![4, 5, 9]];
+        let history = with_targets(history, &of_workers, &labels);
         let targets: Vec<&[u64]> = history.faults().map(|event| event.values.target.as_slice()).collect();
-        let (paused, cut): (&[u64], &[u64]) = (&[2, 3, 9], &[0, 1, 4, 5]);
+        let (paused, cut): (&[u64], &[u64]) = (&[2, 3, 8], &[0, 1, 4, 5, 9]);
         assert_eq!(targets, [paused, paused, paused, paused, paused, &[], cut, cut]);
     }
 }

@@ -117,6 +117,7 @@ impl Injection for Crowd {
         plan.locks = vec![LockPlan::new("crowd", LockKind::Mutex)];
         // The crowd is at one lock.
         plan.dense = None;
+        plan.if_supported.clear();
         plan.processes = 10;
         plan.tasks = if plan.url.contains("method=for-update") { TASKS_WITH_CONNECTIONS } else { TASKS };
         plan.hold = Duration::from_millis(1);

@@ -10,9 +10,10 @@ use super::{Injection, Round, Scene};
 use crate::world::{Effect, Network};
 use crate::{Outcome, Store};
 
-/// Describes what was done to the connections of a network. Where the servers have the proxies, it is done to them.
+/// Describes what is done to a network. Where the servers have the proxies, it is done to them. What it has done is
+/// counted when it is over: one without traffic has done nothing.
 fn to_network(scene: &Scene<'_>, network: Network, what: impl Into<String>) -> Effect {
-    let effect = Effect::new(what, scene.world.connections(network));
+    let effect = Effect::of_traffic(what);
     match scene.world.has_own_networks() {
         true => effect.on_network(network, scene.rig.workers()),
         false => effect,
@@ -35,7 +36,11 @@ impl Injection for LateAnswers {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.hold_answers(network);
-        Ok(to_network(scene, network, format!("answers on the {network:?} network are kept")))
+        Ok(to_network(
+            scene,
+            network,
+            format!("answers on the {network:?} network are kept, counted in bytes"),
+        ))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -64,7 +69,7 @@ impl Injection for Partition {
         let (network, way) =
             (Network::pick(round.pick >> 8), round.one_of(&[Way::Both, Way::ToServer, Way::ToClient]));
         scene.world.blackhole(network, way);
-        Ok(to_network(scene, network, format!("the {network:?} network drops {way:?}")))
+        Ok(to_network(scene, network, format!("the {network:?} network drops {way:?}, counted in bytes")))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -87,9 +92,9 @@ impl Injection for LostAnswer {
 
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let after = 1 + (round.pick >> 8) % 6;
-        let mut effect = Effect::new(format!("the answer to request {after} from now is lost"), 0_u64);
+        let what = format!("the answer to request {after} from now is lost, counted in answers");
+        let effect = Effect::of_traffic(what);
         for network in [Network::Even, Network::Odd] {
-            effect.count += scene.world.connections(network) as u64;
             scene.world.lose_an_answer(network, after);
         }
         let workers = scene.rig.workers();
@@ -124,11 +129,10 @@ impl Injection for Reset {
             return Ok(Effect::new("all connections are reset", ended).on(0..scene.rig.workers()));
         }
         let (way, what) = match round.pick % 3 {
-            0 => (Trouble::Reset, "are reset, and refused"),
-            1 => (Trouble::Delay, "take 100 ms each way"),
-            _ => (Trouble::HalfOpen, "are half open"),
+            0 => (Trouble::Reset, "are reset, and refused, counted in connections"),
+            1 => (Trouble::Delay, "take 100 ms each way, counted in bytes"),
+            _ => (Trouble::HalfOpen, "are half open, counted in bytes"),
         };
-        // Counted before: there are none afterwards.
         let effect = to_network(scene, network, format!("connections of the {network:?} network {what}"));
         match way {
             Trouble::Reset => scene.world.reset(network)?,
@@ -166,7 +170,7 @@ impl Injection for LateRenewals {
         Ok(to_network(
             scene,
             network,
-            format!("the {network:?} network drops everything for a part of a lease"),
+            format!("the {network:?} network drops everything for a part of a lease, counted in bytes"),
         ))
     }
 
@@ -191,7 +195,11 @@ impl Injection for HalfRelease {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.blackhole(network, Way::ToClient);
-        Ok(to_network(scene, network, format!("releases by the {network:?} network are not answered")))
+        Ok(to_network(
+            scene,
+            network,
+            format!("releases by the {network:?} network are not answered, counted in bytes"),
+        ))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
@@ -219,7 +227,11 @@ impl Injection for Nonsense {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let network = Network::pick(round.pick);
         scene.world.garble_answers(network);
-        Ok(to_network(scene, network, format!("answers on the {network:?} network are random bytes")))
+        Ok(to_network(
+            scene,
+            network,
+            format!("answers on the {network:?} network are random bytes, counted in bytes"),
+        ))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -24,10 +24,9 @@ impl Injection for LostNotification {
         match &world.servers {
             Servers::Etcd(_) => {
                 let network = Network::pick(round.pick);
-                let ended = world.connections(network);
                 world.reset(network)?;
                 world.compact()?;
-                Ok(Effect::new("connections with watches are ended, and their revisions compacted", ended))
+                Ok(Effect::of_traffic("connections with watches are ended, and their revisions compacted"))
             }
             Servers::ZooKeeper(_) => {
                 let server = round.below(world.nodes(), 0);

@@ -22,6 +22,8 @@ pub(super) struct Summary {
     pub(super) seen: Seen,
     /// `false` if some of the results are from before renewals were counted.
     pub(super) knows_renewals: bool,
+    /// `false` if hits were counted by the older rule in some of the results.
+    pub(super) knows_hits: bool,
     /// The runs that count, each seed once.
     pub(super) runs: Vec<Record>,
     /// The histories of older code, which no longer count for the outcome.
@@ -50,6 +52,7 @@ impl Summary {
             faults: 0,
             seen: Seen::default(),
             knows_renewals: true,
+            knows_hits: true,
             runs: Vec::new(),
             older_histories: older_histories.clone().map(|run| run.histories).sum(),
             older_grants: older_histories.map(|run| run.seen.grants).sum(),
@@ -64,7 +67,9 @@ impl Summary {
             summary.histories += run.histories;
             summary.faults += run.faults;
             summary.seen.add(&run.seen);
-            summary.knows_renewals &= run.seen.renewals_under_fault.is_some();
+            let knows_hits = run.seen.hits.is_some();
+            summary.knows_hits &= knows_hits;
+            summary.knows_renewals &= knows_hits || run.seen.renewals_under_fault.is_some();
             summary.runs.push(run.clone());
         }
         if summary.outcome == Some(CellOutcome::Passed) {
@@ -80,17 +85,36 @@ impl Summary {
 
     /// Returns what the faults did to holders, where the cell held.
     pub(super) fn hit(&self) -> Hit {
-        match (self.seen.hits(), self.knows_renewals) {
-            (1.., _) => Hit::Something,
-            (0, true) => Hit::Nothing,
-            (0, false) => Hit::Unknown,
+        if self.seen.all_hits() > 0 {
+            return Hit::Something;
+        }
+        match self.seen.renewals_under_fault {
+            Some(1..) => Hit::ByOlderRule,
+            _ if !self.knows_renewals => Hit::Unknown,
+            _ if !self.knows_hits => Hit::NothingByOlderRule,
+            _ => Hit::Nothing,
         }
     }
 
-    /// Returns how many histories were judged before the unjudged invariants were named; see the bounds on the page.
+    /// Returns how many histories were judged by older rules; see the bounds on the page.
     pub(super) fn histories_by_older_rules(&self) -> u64 {
-        let is_older = |run: &&Record| run.unjudged.is_none() && run.outcome != CellOutcome::Passed;
-        self.runs.iter().filter(is_older).map(|run| run.histories).sum()
+        self.histories_of(|run| run.seen.hits.is_none())
+    }
+
+    /// Returns how many histories were judged before the unjudged invariants were named.
+    pub(super) fn histories_by_oldest_rules(&self) -> u64 {
+        self.histories_of(|run| run.unjudged.is_none())
+    }
+
+    /// Returns how many histories are of mutexes alone.
+    pub(super) fn histories_of_mutexes(&self) -> u64 {
+        self.histories_of(Record::is_of_mutexes_alone)
+    }
+
+    /// Tests are no histories.
+    fn histories_of(&self, is_it: fn(&Record) -> bool) -> u64 {
+        let runs = self.runs.iter().filter(|run| run.outcome != CellOutcome::Passed && is_it(run));
+        runs.map(|run| run.histories).sum()
     }
 
     /// Returns the text of the grid.
@@ -116,6 +140,10 @@ impl Summary {
 pub(super) enum Hit {
     Something,
     Nothing,
+    /// Neither losses nor refusals, but renewals while there was a fault, on whomever it was.
+    ByOlderRule,
+    /// Nothing of that. Whether a holder was killed, or an acquisition dropped, was not counted.
+    NothingByOlderRule,
     /// Neither losses nor refusals, and renewals were not counted.
     Unknown,
 }
@@ -125,6 +153,8 @@ impl Hit {
         match self {
             Hit::Something => "",
             Hit::Nothing => ", nothing hit",
+            Hit::ByOlderRule => ", hits by the older rule",
+            Hit::NothingByOlderRule => ", nothing hit by the older rule",
             Hit::Unknown => ", hits unknown",
         }
     }
@@ -168,6 +198,7 @@ pub(super) fn summaries(results: &Results) -> Vec<Summary> {
 mod tests {
     use super::*;
     use crate::results::tests::record;
+    use crate::seen::Hits;
 
     fn run(outcome: CellOutcome, code: &str, seed: u64) -> Record {
         let code = code.to_owned();
@@ -229,8 +260,41 @@ mod tests {
             summary(&[run]).word()
         };
         assert_eq!(with(|_| {}), "held 2, hits unknown");
-        assert_eq!(with(|seen| seen.renewals_under_fault = Some(0)), "held 2, nothing hit");
-        assert_eq!(with(|seen| seen.renewals_under_fault = Some(4)), "held 2");
+        let older = |seen: &mut Seen| seen.renewals_under_fault = Some(0);
+        assert_eq!(with(older), "held 2, nothing hit by the older rule");
+        assert_eq!(with(|seen| seen.hits = Some(Hits::default())), "held 2, nothing hit");
+        let hits = |seen: &mut Seen| seen.hits = Some(Hits { killed: 1, ..Hits::default() });
+        assert_eq!(with(hits), "held 2");
         assert_eq!(with(|seen| seen.losses = 1), "held 2");
+    }
+
+    /// That rule counted any renewal under any fault.
+    #[test]
+    fn hits_of_the_older_rule_are_not_those_of_this_one() {
+        let with = |losses: u64, newer: Option<Hits>| {
+            let mut older = run(Held, "", 1);
+            older.seen = Seen { grants: 9, losses, renewals_under_fault: Some(4), ..Seen::default() };
+            let mut all = vec![older];
+            if newer.is_some() {
+                let mut run = run(Held, "", 7);
+                run.seen = Seen { grants: 9, hits: newer, ..Seen::default() };
+                all.push(run);
+            }
+            summary(&all).word()
+        };
+        assert_eq!(with(0, None), "held 2, hits by the older rule");
+        assert_eq!(with(1, None), "held 2");
+        assert_eq!(with(0, Some(Hits::default())), "held 4, hits by the older rule");
+        assert_eq!(with(0, Some(Hits { renewals: 1, ..Hits::default() })), "held 4");
+    }
+
+    #[test]
+    fn results_say_which_locks_they_are_of() {
+        let with = |locks: Option<&[&str]>| {
+            let mut run = run(Held, "", 1);
+            run.locks = locks.map(|locks| locks.iter().map(|&kind| kind.to_owned()).collect());
+            summary(&[run]).histories_of_mutexes()
+        };
+        assert_eq!((with(None), with(Some(&["mutex"])), with(Some(&["mutex", "rwlock"]))), (2, 2, 0));
     }
 }

@@ -81,11 +81,14 @@ pub(super) fn bounds() -> String {
          | I4: no two holders are valid at one time | 0 | 0 |\n\
          | I5: a lock can be acquired again after the last fault | the ttl and {} | see below |\n\
          | I5: a lock that was released goes to one who waits, three times of four | at once | see below |\n\
+         | I5: a client is granted something again after the last fault on it | the ttl and {} | see below |\n\
          | I6: a wait returns by its limit | {} | {} |\n\
+         | I6: nobody is passed over by those that asked later, where the store has an order | 0 | 100, for as long as I5 has |\n\
          | I10: a lock goes to one who waits also after a dropped acquisition, three times of four | at once | see below |\n\
          | I11: no release succeeds after the validity | {} | {} |\n\
          | I12: a loss is seen when the validity ends | {} | {} |\n\
          | I13: no loss is seen before | {} | {} |\n\n",
+        shown(ASKED_RECOVERY),
         shown(ASKED_RECOVERY),
         shown(ASKED_OVERSTAY),
         shown(OVERSTAY),
@@ -123,6 +126,16 @@ pub(super) fn bounds() -> String {
 
 const OLDER_RULES: &str = "\
 \n### Older rules\n\n\
+A run with *(older rule)* at its renewals was judged by older rules, and its histories were not kept to be judged again.\n\
+- A renewal counted as hit if any fault was at work since the confirmation before it, on whomever it was.\n\
+\x20 So did those of bystanders: in F4 a killed worker renews nothing, and in F23 there is nothing but a crowd.\n\
+\x20 Such a cell is *hits by the older rule* in the grid, unless a holder lost its lock or the register refused it.\n\
+- A fault of the network counted as one with an effect if there were connections, also if nothing passed over them.\n\
+\x20 What was dropped, kept or lost was not counted.\n\
+- All locks were mutexes, so nothing is shown about readers, writers and permits.\n\
+\x20 *Locks* says it of each run.\n\
+- One client that was never granted a lock which others were granted broke no promise.\n\
+\x20 Acquisitions that failed without a fault were not counted.\n\n\
 A run with a question mark for *not judged* was judged by older rules, and its histories were not kept to be judged again.\n\
 - I5 had 15 s, of files 5 s, and of etcd, ZooKeeper, Sentinel and Redis Cluster 20 s.\n\
 \x20 No history had so long a time without a fault, so I5 was judged in none of them.\n\
@@ -195,12 +208,22 @@ fn row(run: &Record) -> String {
         thousands(run.seen.losses),
         thousands(run.seen.refusals),
         known(run.seen.renewals),
-        known(run.seen.renewals_under_fault),
+        run.seen.hits.map_or_else(|| by_older_rule(run), |hits| thousands(hits.renewals)),
+        known(run.seen.hits.map(|hits| hits.killed)),
+        known(run.seen.failures_without_fault),
+        run.locks.as_ref().map_or("mutex".to_owned(), |locks| locks.join(" ")),
         run.server().to_owned(),
         run.date.clone(),
         run.code.clone(),
     ]
     .join(" | ")
+}
+
+/// Returns the renewals under a fault as the older rule counted them.
+fn by_older_rule(run: &Record) -> String {
+    run.seen
+        .renewals_under_fault
+        .map_or("?".to_owned(), |renewals| format!("{} (older rule)", thousands(renewals)))
 }
 
 /// Returns how many faults besides had no effect.
@@ -231,15 +254,16 @@ pub(super) fn evidence(summaries: &[Summary]) -> String {
             text,
             "\n### `{store}`\n\n\
              | fault | expected | outcome | first seed | histories | seconds each | faults | what the first did | to how many | not judged | \
-             acquisitions | … handed off | losses | refused by the register | renewals | … under a fault | server | day | code |\n\
-             |---|---|---|---:|---:|---:|---:|---|---:|---|---:|---:|---:|---:|---:|---:|---|---|---|"
+             acquisitions | … handed off | losses | refused by the register | renewals | … hit by a fault | killed while held | \
+             failed without a fault | locks | server | day | code |\n\
+             |---|---|---|---:|---:|---:|---:|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|---|"
         );
         for summary in of_store {
             for run in &summary.runs {
                 if let Some(test) = existing(store, summary.fault) {
                     let _ = writeln!(
                         text,
-                        "| {} | {} | {} | | | | | | | | | | | | | | `{}` | {} | {} |",
+                        "| {} | {} | {} | | | | | | | | | | | | | | | | | `{}` | {} | {} |",
                         summary.fault,
                         summary.promise.word(),
                         summary.word(),

@@ -11,6 +11,9 @@ pub struct Effect {
     pub count: u64,
     /// The target.
     pub target: Target,
+    /// `true` if the count is what the proxies did to what passed until the end of the round, and so is not known at
+    /// its beginning.
+    pub is_of_traffic: bool,
 }
 
 /// The target of a fault.
@@ -25,7 +28,20 @@ pub enum Target {
 impl Effect {
     /// Creates the effect of a fault on the store.
     pub fn new(what: impl Into<String>, count: impl TryInto<u64>) -> Effect {
-        Effect { what: what.into(), count: count.try_into().unwrap_or(u64::MAX), target: Target::Store }
+        let count = count.try_into().unwrap_or(u64::MAX);
+        Effect { what: what.into(), count, target: Target::Store, is_of_traffic: false }
+    }
+
+    /// Creates the effect of a fault on the network, which its end counts.
+    pub fn of_traffic(what: impl Into<String>) -> Effect {
+        Effect { is_of_traffic: true, ..Effect::new(what, 0_u64) }
+    }
+
+    /// Returns the effect at the end of its round, by what the proxies had touched before the round and have now.
+    #[must_use]
+    pub fn counted(self, before: u64, now: u64) -> Effect {
+        let count = if self.is_of_traffic { now.saturating_sub(before) } else { self.count };
+        Effect { count, ..self }
     }
 
     /// Changes the target to these workers.
@@ -50,5 +66,12 @@ mod tests {
     fn a_network_is_that_of_half_of_the_workers() {
         let effect = Effect::new("cut off", 3_usize).on_network(Network::Odd, 4);
         assert_eq!((effect.count, effect.target), (3, Target::Workers(vec![1, 3])));
+    }
+
+    #[test]
+    fn a_fault_of_the_network_is_as_large_as_what_the_proxies_did() {
+        assert_eq!(Effect::of_traffic("cut off").counted(7, 7).count, 0);
+        assert_eq!(Effect::of_traffic("cut off").counted(7, 9).count, 2);
+        assert_eq!(Effect::new("stopped", 1_u64).counted(7, 7).count, 1);
     }
 }
