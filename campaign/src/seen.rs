@@ -27,7 +27,7 @@ pub struct Seen {
     /// Results have it from before [`Hits`] were counted, and no later ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewals_under_fault: Option<u64>,
-    /// What the faults did to holders and to those that waited; absent in results of older rules.
+    /// The effects of faults on holders and on those that waited; absent in results of older rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hits: Option<Hits>,
     /// The acquisitions that failed, or have an unknown outcome, although no fault was on their process or on the store,
@@ -108,8 +108,8 @@ impl Seen {
         self.hygiene += other.hygiene;
     }
 
-    /// Returns what the faults did to holders and to those that waited, as far as it is known: losses, refusals, and hits.
-    /// What only the older rule counts is not known.
+    /// Returns how often faults hit holders and those that waited, as far as it is known: losses, refusals, and hits.
+    /// The count of the older rule is not known to be of hits.
     pub fn all_hits(&self) -> u64 {
         self.losses + self.refusals + self.hits.map_or(0, |hits| hits.all())
     }

@@ -111,7 +111,7 @@ impl Summary {
         self.histories_of(Record::is_of_mutexes_alone)
     }
 
-    /// Tests are no histories.
+    /// Sums the histories of some runs. A test is not a history.
     fn histories_of(&self, is_it: fn(&Record) -> bool) -> u64 {
         let runs = self.runs.iter().filter(|run| run.outcome != CellOutcome::Passed && is_it(run));
         runs.map(|run| run.histories).sum()

@@ -1,6 +1,7 @@
-//! What the faults of a history did to holders and to those that waited, and what failed without any of them.
+//! The effects of the faults of a history on holders and on those that waited, and failures without any fault.
 //!
-//! Ground rules: a fault hits those that it is on, and a fault of the store everybody. One without an effect hits nobody.
+//! Ground rules: a fault hits those that it is on, and a fault of the store everybody. One without an effect hits
+//! nobody.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Fault;
 
-/// What the faults did to holders and to those that waited, beside the losses and the refusals.
+/// The effects of faults on holders and on those that waited, beside losses and refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hits {
@@ -103,7 +104,7 @@ fn is_idle(label: &str, idle: &BTreeSet<String>) -> bool {
 /// Counts the renewals that a fault was in the way of.
 fn renewals_under_fault(history: &History, idle: &BTreeSet<String>) -> u64 {
     let mut faults = faults(history);
-    // What happens to the machine is no fault of the grid.
+    // A suspend of the machine is not a fault of the grid.
     let is_planned = |label: &str| label.starts_with('F') || label.starts_with("pause");
     faults.retain(|fault| is_planned(fault.label) && !is_idle(fault.label, idle));
     let ttl = history.plan().and_then(|plan| plan.values.ttl);

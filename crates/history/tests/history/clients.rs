@@ -72,7 +72,7 @@ fn i6_wait_is_explained_by_a_fault_of_its_process_or_of_the_store() {
     assert_eq!(with(&[1]), [Invariant::I6]);
 }
 
-/// What a process hands on to its own tasks was not for others to have.
+/// A claim that a process hands on to its own tasks was not free for others.
 #[test]
 fn i6_process_may_be_passed_over_by_hand_offs() {
     let mut story = busy(Story::new(), 1, 3, 5_000);
