@@ -67,12 +67,14 @@ pub async fn torture_until(
 }
 
 async fn run(
-    torture: Torture,
+    mut torture: Torture,
     prefix: String,
     mut seen: impl FnMut(&Progress, Duration),
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RigError> {
     let mut rig = Rig::start_under(torture.plan.clone(), prefix.clone()).await?;
+    // Without the locks that the store does not have.
+    torture.plan.locks.clone_from(&rig.plan().locks);
     let mut checker = checker(&rig);
     let begun = Instant::now();
     let mut nemesis =

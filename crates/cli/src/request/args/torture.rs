@@ -28,7 +28,7 @@ pub(crate) struct TortureArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=100), default_value_t = 4)]
     pub(crate) processes: u16,
 
-    /// The locks that they take
+    /// The mutexes that they take, beside a read-write lock and a semaphore where the store has these
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), default_value_t = 3)]
     pub(crate) locks: u16,
 
@@ -66,6 +66,7 @@ impl TortureArgs {
     pub(crate) fn torture(&self, url: String, program: Program) -> Torture {
         let mut plan = Plan::new(url);
         plan.locks = Plan::mutexes(usize::from(self.locks));
+        plan.if_supported = Plan::shared_locks();
         plan.processes = usize::from(self.processes);
         plan.ttl = self.ttl;
         plan.rate = self.rate;
