@@ -236,7 +236,7 @@ fn longest_wait<'v, 'h: 'v>(
             wait = Wait::default();
             continue;
         }
-        wait.waited += until - from;
+        wait.waited = wait.waited.saturating_add(until.saturating_sub(from));
         wait.events.get_or_insert((call.invoke, call.invoke)).1 = call.invoke;
         let mode = call.invoke.values.mode.unwrap_or(Mode::Exclusive);
         let later = between(grants, call, from, until).iter().filter_map(|grant| {
