@@ -319,7 +319,8 @@ impl<'h> StoreClaims<'h> {
     }
 
     /// Returns a fault of the store or of a network that was at work after the earlier of two claims was granted, and
-    /// before the holder of the later one knew of it.
+    /// before the holder of the later one knew of it. One of some processes counts only if it was on the holder of the
+    /// earlier claim: the others see a lock that is free, or they do not.
     pub(super) fn fault_between(
         &self,
         view: &View<'h>,
@@ -328,7 +329,15 @@ impl<'h> StoreClaims<'h> {
     ) -> Option<String> {
         let ((begun, known), (other_begun, other_known)) = (self.span(view, one), self.span(view, other));
         let mut faults = view.faults_in(begun.min(other_begun), known.max(other_known));
-        faults.find(|fault| fault.is_outside_of_processes()).map(|fault| fault.label.to_owned())
+        let is_on_the_earlier = |fault: &Fault<'_>| {
+            let may_be_first =
+                [(begun <= other_known).then_some(one), (other_begun <= known).then_some(other)];
+            may_be_first.into_iter().flatten().any(|holder| fault.targets.contains(&holder.process))
+        };
+        let is_reason = |fault: &&Fault<'_>| {
+            fault.is_outside_of_processes() && (fault.targets.is_empty() || is_on_the_earlier(fault))
+        };
+        faults.find(is_reason).map(|fault| fault.label.to_owned())
     }
 }
 

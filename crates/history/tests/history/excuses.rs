@@ -47,6 +47,20 @@ fn overlap_names_the_fault_between_its_grants() {
     // Of a network, too, but not of the processes and not at another time.
     let named = both().fault(50, "answers are lost", Stage::Info, &[1]);
     assert_eq!(meanwhile(named).as_deref(), Some("answers are lost"));
+    // That of other clients did nothing to the first holder, and the second one only found the lock free.
+    for others in [&[2][..], &[9]] {
+        let named = both().fault(50, "F15 round 0", Stage::Info, others);
+        assert_eq!(meanwhile(named), None, "{others:?}");
+    }
+    // Where nobody knows which of the two was granted first, it may be one of either.
+    let unordered = || {
+        let asked = Story::new().ask(0, 1).ask(0, 2);
+        asked.got(60, 1, "a", 5, 1_000).got(70, 2, "b", 6, 1_000).until(900)
+    };
+    for holder in [1, 2] {
+        let named = unordered().fault(50, "F15 round 0", Stage::Info, &[holder]);
+        assert_eq!(meanwhile(named).as_deref(), Some("F15 round 0"), "{holder}");
+    }
     for other in ["pause worker 0", "kill worker 0", "suspend of the machine"] {
         assert_eq!(meanwhile(both().fault(50, other, Stage::Info, &[7])), None, "{other}");
     }
