@@ -228,6 +228,14 @@ impl Rig {
         self.worker(worker)?.change_clock(change)
     }
 
+    /// Returns what the wall clock of a worker shows, since 1970: a library before the worker may have moved it.
+    ///
+    /// # Errors
+    /// If the worker does not exist, does not run or does not answer.
+    pub fn wall_clock(&mut self, worker: usize) -> Result<Duration, RigError> {
+        self.worker(worker)?.wall_clock()
+    }
+
     fn worker(&mut self, worker: usize) -> Result<&mut Worker, RigError> {
         let what = || "there is no such worker".to_owned();
         self.workers.get_mut(worker).ok_or_else(|| RigError::Worker { worker, what: what() })

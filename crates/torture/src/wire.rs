@@ -1,6 +1,6 @@
 //! The messages between the rig and a worker, one JSON object a line.
 //!
-//! The rig writes one [`Assignment`] to the worker's standard input, then each [`Change`] of its clock, and closes it
+//! The rig writes one [`Assignment`] to the worker's standard input, then each [`Order`] about its clocks, and closes it
 //! when the worker has to end, so a worker also ends if its rig is killed. The worker answers on its standard output.
 
 use std::path::PathBuf;
@@ -28,6 +28,26 @@ pub(crate) struct Assignment {
     pub(crate) is_patient: bool,
 }
 
+/// An order to a worker that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Order {
+    /// Change the clock that measures leases.
+    Change(Change),
+    /// Tell what the wall clock shows.
+    TellTime,
+}
+
+/// The answer to an order.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Done {
+    /// The clock was changed.
+    Changed(Change),
+    /// The wall clock shows this time since 1970.
+    Time(Duration),
+}
+
 /// A message of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -36,8 +56,8 @@ pub(crate) enum Message {
     Ready(Facts),
     /// The store cannot be opened.
     Failed(String),
-    /// The clock was changed.
-    Changed(Change),
+    /// An order was carried out.
+    Done(Done),
     /// Something happened. The event has no index and no time of receipt yet.
     Event(Box<Event>),
 }

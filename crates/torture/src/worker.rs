@@ -7,15 +7,15 @@ use std::io::{self, BufRead, Write};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Client, ClientBuilder};
 use leasehold_history::Event;
 use tokio::sync::watch;
 
-use crate::clock::{Change, WorkerClock, now};
+use crate::clock::{WorkerClock, now};
 use crate::plan::{LockKind, Plan};
-use crate::wire::{Assignment, Facts, Message};
+use crate::wire::{Assignment, Done, Facts, Message, Order};
 
 mod task;
 
@@ -81,12 +81,19 @@ fn work(opener: Opener) -> io::Result<()> {
     worked
 }
 
-/// Changes the clock as the rig says, and tells it when that was done.
+/// Does with the clocks as the rig says, and tells it when that was done.
 fn follow(orders: impl BufRead, clock: &WorkerClock) -> io::Result<()> {
     for line in orders.lines() {
-        let change: Change = serde_json::from_str(&line?)?;
-        clock.change(change);
-        send(&Message::Changed(change))?;
+        let done = match serde_json::from_str(&line?)? {
+            Order::Change(change) => {
+                clock.change(change);
+                Done::Changed(change)
+            }
+            Order::TellTime => {
+                Done::Time(SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?)
+            }
+        };
+        send(&Message::Done(done))?;
     }
     Ok(())
 }

@@ -1,27 +1,31 @@
-//! The clock by which a worker measures its leases: the machine's, until the rig lets it run apart.
+//! The clock by which a worker measures its leases: the library's own, until the rig lets it run apart.
 //!
-//! Ground rules: it never goes back. It is a row of pieces of one rate each, so every time of it has a time of the
-//! machine, whatever was changed since or before. A time that a jump has passed over is that of the jump.
+//! Ground rules: it reads the clock that the library reads if it is given none, so that a step of the wall clock of the
+//! worker would move this one if it moved that. Otherwise it never goes back. It is a row of pieces of one rate each, so
+//! every time of it has a time of the machine, whatever was changed since or before. A time that a jump has passed over
+//! is that of the jump.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Clock, Moment};
+use leasehold::{Clock, Moment, SystemClock};
 use serde::{Deserialize, Serialize};
 
-use super::{nanos, now};
+use super::{CLOSE, TRIES, nanos, now};
 
-/// A clock of its own, which counts the nanoseconds of the monotonic clock until it is changed.
+/// A clock of its own, which begins with the time of the monotonic clock, and counts the nanoseconds of the library's clock
+/// until it is changed.
 #[derive(Debug)]
 pub(crate) struct WorkerClock {
     /// One more with each change, of which a recording has few.
     pieces: Mutex<Vec<Piece>>,
 }
 
-/// The times from the one at which the clock was changed.
+/// The times from the one at which the clock was changed: by the monotonic clock, by the library's, and by this one.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     machine: u64,
+    read: u64,
     own: u64,
     rate: f64,
 }
@@ -42,7 +46,8 @@ impl Change {
 
 impl Default for WorkerClock {
     fn default() -> WorkerClock {
-        WorkerClock { pieces: Mutex::new(vec![Piece { machine: 0, own: 0, rate: 1.0 }]) }
+        let (machine, read) = both();
+        WorkerClock { pieces: Mutex::new(vec![Piece { machine, read, own: machine, rate: 1.0 }]) }
     }
 }
 
@@ -55,9 +60,9 @@ impl WorkerClock {
     /// Changes the clock from now on.
     pub(crate) fn change(&self, change: Change) {
         let mut pieces = self.pieces();
-        let machine = now();
-        let own = pieces.last().map_or(machine, |last| last.at(machine));
-        pieces.push(Piece { machine, own: own.saturating_add(nanos(change.jump)), rate: change.rate });
+        let (machine, read) = both();
+        let own = pieces.last().map_or(machine, |last| last.at(read));
+        pieces.push(Piece { machine, read, own: own.saturating_add(nanos(change.jump)), rate: change.rate });
     }
 
     /// Returns how often it was changed.
@@ -78,19 +83,32 @@ impl Clock for WorkerClock {
     fn now(&self) -> Moment {
         let pieces = self.pieces();
         // Read while nobody changes it, so that it does not go back.
-        let machine = now();
-        Moment::from_nanos(pieces.last().map_or(machine, |last| last.at(machine)))
+        let read = SystemClock.now().as_nanos();
+        Moment::from_nanos(pieces.last().map_or(read, |last| last.at(read)))
     }
 }
 
 impl Piece {
-    fn at(self, machine: u64) -> u64 {
-        self.own.saturating_add(scaled(machine.saturating_sub(self.machine), self.rate))
+    fn at(self, read: u64) -> u64 {
+        self.own.saturating_add(scaled(read.saturating_sub(self.read), self.rate))
     }
 
     fn machine_at(self, own: u64) -> u64 {
         self.machine.saturating_add(scaled(own.saturating_sub(self.own), self.rate.recip()))
     }
+}
+
+/// Reads the monotonic clock, and right after it the library's.
+fn both() -> (u64, u64) {
+    let mut times = (now(), SystemClock.now().as_nanos());
+    for _ in 0..TRIES {
+        // A process that was stopped in between would take its times for earlier ones of the machine.
+        if now().saturating_sub(times.0) < nanos(CLOSE) {
+            break;
+        }
+        times = (now(), SystemClock.now().as_nanos());
+    }
+    times
 }
 
 /// Multiplies a time by a rate, and rounds down.
@@ -111,6 +129,7 @@ mod tests {
     fn clock(pieces: &[(u64, u64, f64)]) -> WorkerClock {
         let of = |(machine, own, rate): &(u64, u64, f64)| Piece {
             machine: machine * SECOND,
+            read: machine * SECOND,
             own: own * SECOND,
             rate: *rate,
         };
@@ -125,7 +144,8 @@ mod tests {
     fn clock_that_nobody_changed_is_that_of_the_machine() {
         let clock = WorkerClock::default();
         let (before, own, after) = (now(), clock.now().as_nanos(), now());
-        assert!(before <= own && own <= after);
+        // It is behind by the time between two readings.
+        assert!(before <= own + SECOND && own <= after, "{before} {own} {after}");
         assert_eq!((clock.machine_time(own), clock.changes()), (own, 0));
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::clock::{Change, now};
 use crate::error::RigError;
 use crate::recorder::{Recorder, Spawn};
-use crate::wire::{Assignment, Message};
+use crate::wire::{Assignment, Done, Message, Order};
 
 /// The order to start a worker.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) struct Worker {
     orders: Option<ChildStdin>,
     is_paused: bool,
     was_asked: bool,
-    /// The changes of its clock, when they are done.
-    changed: Receiver<Change>,
+    /// Its answers to orders about its clocks.
+    done: Receiver<Done>,
     /// The time at which the pipe of its events ended, when it has.
     over: Receiver<u64>,
     ended_at: Option<u64>,
@@ -98,12 +98,12 @@ impl Spawner {
         }
         let (ready, is_ready) = oneshot::channel();
         let (ended, over) = channel();
-        let (done, changed) = channel();
+        let (answers, done) = channel();
         if let Some(stdout) = child.stdout.take() {
             let (words, is_patient) = (words.clone(), assignment.is_patient);
             std::thread::Builder::new().name("events".into()).spawn(move || {
                 let retried = is_patient.then_some(&*words);
-                read(BufReader::new(stdout), spawn, &recorder, (ready, done), retried);
+                read(BufReader::new(stdout), spawn, &recorder, (ready, answers), retried);
                 let _ = ended.send(now());
             })?;
         }
@@ -117,7 +117,7 @@ impl Spawner {
             orders,
             is_paused,
             was_asked,
-            changed,
+            done,
             over,
             ended_at,
             words,
@@ -151,7 +151,7 @@ fn read(
     lines: impl BufRead,
     spawn: Spawn,
     recorder: &Recorder,
-    (ready, changed): (oneshot::Sender<Result<(), String>>, Sender<Change>),
+    (ready, answers): (oneshot::Sender<Result<(), String>>, Sender<Done>),
     retried: Option<&Mutex<Vec<String>>>,
 ) {
     let mut ready = Some(ready);
@@ -163,8 +163,8 @@ fn read(
                 recorder.reported(spawn, *event);
                 continue;
             }
-            Message::Changed(change) => {
-                let _ = changed.send(change);
+            Message::Done(done) => {
+                let _ = answers.send(done);
                 continue;
             }
             Message::Ready(_) => Ok(()),
@@ -278,15 +278,32 @@ impl Worker {
 
     /// Changes the clock of the worker, and returns when it has done that.
     pub(super) fn change_clock(&mut self, change: Change) -> Result<(), RigError> {
+        match self.order(Order::Change(change))? {
+            Some(Done::Changed(done)) if done == change => Ok(()),
+            _ => Err(self.failed("does not change its clock")),
+        }
+    }
+
+    /// Returns what the wall clock of the worker shows.
+    pub(super) fn wall_clock(&mut self) -> Result<Duration, RigError> {
+        match self.order(Order::TellTime)? {
+            Some(Done::Time(time)) => Ok(time),
+            _ => Err(self.failed("does not tell the time")),
+        }
+    }
+
+    fn failed(&self, what: impl Into<String>) -> RigError {
+        RigError::Worker { worker: self.number, what: what.into() }
+    }
+
+    /// Gives the worker an order, and returns its answer, if one comes in time.
+    fn order(&mut self, order: Order) -> Result<Option<Done>, RigError> {
         let failed = |what: String| RigError::Worker { worker: self.number, what };
         let Some(orders) = &mut self.orders else { return Err(failed("is not running".to_owned())) };
-        let mut line = serde_json::to_vec(&change).map_err(|error| failed(error.to_string()))?;
+        let mut line = serde_json::to_vec(&order).map_err(|error| failed(error.to_string()))?;
         line.push(b'\n');
         orders.write_all(&line).map_err(|error| failed(format!("takes no order: {error}")))?;
-        match self.changed.recv_timeout(TO_CHANGE) {
-            Ok(done) if done == change => Ok(()),
-            _ => Err(failed("does not change its clock".to_owned())),
-        }
+        Ok(self.done.recv_timeout(TO_OBEY).ok())
     }
 
     pub(super) fn kill(&mut self, recorder: &Recorder) -> Result<(), RigError> {
@@ -376,5 +393,5 @@ pub(crate) const UNSTARTED: &str = "no start of";
 const TO_OPEN: Duration = Duration::from_secs(30);
 const LAST_WORDS: usize = 5;
 /// Longer than a worker on a busy machine needs to read a line.
-const TO_CHANGE: Duration = Duration::from_secs(30);
+const TO_OBEY: Duration = Duration::from_secs(30);
 const TO_READ: Duration = Duration::from_secs(10);
