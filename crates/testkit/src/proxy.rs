@@ -98,6 +98,18 @@ impl Proxy {
         self.shared.keeps_ports.store(true, Ordering::SeqCst);
     }
 
+    /// Writes `to` wherever a server sends `from`, from now on, as a router does that gives servers other addresses.
+    /// [`Proxy::heal`] does not end it. A text that comes in two pieces is not found.
+    ///
+    /// # Panics
+    /// When the texts are not of one length, which would break what surrounds them.
+    #[track_caller]
+    pub fn translate(&self, from: &str, to: &str) {
+        assert!(!from.is_empty() && from.len() == to.len(), "{from:?} and {to:?} are not of one length");
+        let pair = (from.as_bytes().to_vec(), to.as_bytes().to_vec());
+        self.shared.translations.lock().unwrap_or_else(PoisonError::into_inner).push(pair);
+    }
+
     /// Closes every connection and refuses new ones, as a server does that is down.
     ///
     /// All of it has happened when this returns.
@@ -295,6 +307,8 @@ struct Shared {
     upstream: Mutex<SocketAddr>,
     keeps_ports: AtomicBool,
     faults: watch::Sender<Faults>,
+    /// The texts that servers send, and those that clients get instead.
+    translations: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
     open: AtomicUsize,
     accepted: AtomicU64,
     round_trips: AtomicU64,
@@ -312,6 +326,7 @@ impl Shared {
             upstream: Mutex::new(upstream),
             keeps_ports: AtomicBool::new(false),
             faults: watch::Sender::new(Faults::default()),
+            translations: Mutex::default(),
             open: AtomicUsize::new(0),
             accepted: AtomicU64::new(0),
             round_trips: AtomicU64::new(0),
@@ -325,6 +340,18 @@ impl Shared {
 
     fn upstream(&self) -> SocketAddr {
         *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Translates what a server has sent.
+    fn translate(&self, bytes: &mut [u8]) {
+        for (from, to) in self.translations.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let mut begin = 0;
+            while let Some(place) = bytes[begin..].windows(from.len()).position(|text| text == from) {
+                let end = begin + place + from.len();
+                bytes[begin + place..end].copy_from_slice(to);
+                begin = end;
+            }
+        }
     }
 
     fn change(&self, way: Way, change: impl Fn(&mut Flow)) {

@@ -91,8 +91,8 @@ struct Chunk {
 /// The difference between the directions.
 trait Direction {
     fn flow(faults: &Faults) -> Flow;
-    /// Notes a delivery that is about to happen; an error ends the connection instead.
-    fn deliver(talk: &Talk<'_>, bytes: usize) -> io::Result<()>;
+    /// Notes a delivery that is about to happen, and changes what has to be another text; an error ends the connection instead.
+    fn deliver(talk: &Talk<'_>, bytes: &mut [u8]) -> io::Result<()>;
 }
 
 struct ToServer;
@@ -103,10 +103,10 @@ impl Direction for ToServer {
         faults.to_server
     }
 
-    fn deliver(talk: &Talk<'_>, bytes: usize) -> io::Result<()> {
+    fn deliver(talk: &Talk<'_>, bytes: &mut [u8]) -> io::Result<()> {
         // Before the delivery, or a fast answer would count as unasked.
         talk.asked.store(true, Ordering::SeqCst);
-        talk.shared.to_server.fetch_add(bytes as u64, Ordering::SeqCst);
+        talk.shared.to_server.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -116,7 +116,8 @@ impl Direction for ToClient {
         faults.to_client
     }
 
-    fn deliver(talk: &Talk<'_>, bytes: usize) -> io::Result<()> {
+    fn deliver(talk: &Talk<'_>, bytes: &mut [u8]) -> io::Result<()> {
+        talk.shared.translate(bytes);
         if talk.asked.swap(false, Ordering::SeqCst) {
             talk.shared.round_trips.fetch_add(1, Ordering::SeqCst);
             if talk.loses_this_reply() {
@@ -124,7 +125,7 @@ impl Direction for ToClient {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
         }
-        talk.shared.to_client.fetch_add(bytes as u64, Ordering::SeqCst);
+        talk.shared.to_client.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -192,7 +193,7 @@ impl Talk<'_> {
             } else if bytes.is_empty() {
                 return to.shutdown().await;
             } else {
-                D::deliver(self, bytes.len())?;
+                D::deliver(self, &mut bytes)?;
                 to.write_all(&bytes).await?;
             }
         }

@@ -109,6 +109,11 @@ impl RedisSentinel {
         self.servers.len()
     }
 
+    /// Returns how many Sentinels there are, running or not.
+    pub fn sentinels(&self) -> usize {
+        self.sentinels.len()
+    }
+
     /// Returns one server, to ask it or to count what it did.
     ///
     /// # Panics

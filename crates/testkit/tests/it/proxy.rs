@@ -79,6 +79,16 @@ async fn a_whole_proxy_carries_and_counts() {
 }
 
 #[tokio::test]
+async fn answers_are_translated_and_requests_are_not() {
+    let (proxy, mut client) = proxy_and_client().await;
+    proxy.translate("20001", "30002");
+    // The echo server sends back what it has got.
+    assert_eq!(ask(&mut client, "at 20001, 20001 and 20000", SOON).await, text("at 30002, 30002 and 20000"));
+    proxy.heal().unwrap();
+    assert_eq!(ask(&mut client, "20001", SOON).await, text("30002"));
+}
+
+#[tokio::test]
 async fn much_passes_unchanged() {
     let (_proxy, client) = proxy_and_client().await;
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
