@@ -129,8 +129,8 @@ const TITLES: [(&str, &str); 30] = [
     ("a thousand waiters for one lock", "all tasks want one lock, hold it shortly, and wake in their order"),
     (
         "all servers restart, one after the other",
-        "each server ends and comes back with its data; slots of a cluster move; every second time, a member of etcd is \
-         removed and another one takes its place",
+        "each server ends and comes back with its data; before that the primary of elected servers hands over, and a slot of a \
+         cluster moves; every second time, a member of etcd is removed and another one takes its place",
     ),
     ("an older state is restored", "the server comes back on an older snapshot"),
     (

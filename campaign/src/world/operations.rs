@@ -167,9 +167,10 @@ impl World {
         Ok(database(url).ok_or("only SQLite has a database file")?)
     }
 
-    /// Restarts each server in its turn, with its data. On a cluster a slot moves and its primary changes instead.
-    pub(crate) async fn roll(&self) -> Outcome {
-        match &self.servers {
+    /// Restarts each server in its turn, with its data, and returns how many were. Before that the primary of elected servers
+    /// hands over to another one, and a slot of a cluster moves.
+    pub(crate) async fn roll(&self) -> Outcome<Effect> {
+        let before = match &self.servers {
             Servers::Cluster(cluster) => {
                 let from = cluster.primary_of(SLOT).await?;
                 let to = (0..3).map(|third| third * 16_384 / 3 + 1);
@@ -182,19 +183,22 @@ impl World {
                 }
                 cluster.fail_over(cluster.primary_of(SLOT).await?).await?;
                 cluster.settle().await?;
+                "a slot moved, its primary handed over, and then "
             }
             Servers::Sentinel(servers) => {
                 servers.failover().await?;
                 servers.settle().await?;
+                "the primary handed over, and then "
             }
-            _ => {
-                for server in 0..self.nodes() {
-                    self.restart(server, Data::Keep).await?;
-                    self.settle().await?;
-                }
-            }
+            _ => "",
+        };
+        let mut restarted = 0_u64;
+        for server in 0..self.nodes() {
+            self.restart(server, Data::Keep).await?;
+            restarted += 1;
+            self.settle().await?;
         }
-        Ok(())
+        Ok(Effect::new(format!("{before}all servers restarted in turn"), restarted))
     }
 
     /// Waits until each server of Redlock has its vote again, which takes a longest lease and a client that asks.
@@ -280,4 +284,55 @@ fn count_files(folder: &Path) -> u64 {
             _ => 1,
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::require;
+
+    use super::*;
+    use crate::world::Needs;
+
+    async fn run_ids(world: &World) -> Vec<String> {
+        let mut ids = Vec::new();
+        for server in world.redis_servers() {
+            ids.push(server.info_field("run_id").await.unwrap().unwrap());
+        }
+        ids
+    }
+
+    /// A server that was restarted is another run of its program, and the effect says how many there were.
+    async fn every_server_restarts(store: Store) {
+        let world = match World::start(store, Needs::default()).await {
+            Ok(world) => world,
+            Err(error) => match error.downcast_ref::<leasehold_testkit::Error>() {
+                Some(missing) if missing.is_missing() => return require::skip("redis", &missing.to_string()),
+                _ => panic!("{error}"),
+            },
+        };
+        let leader = world.redis_servers()[world.leader(0).await.unwrap()];
+        leader.command(&["SET", KEY, "kept"]).await.unwrap();
+        leader.replicated(1).await.unwrap();
+        let before = run_ids(&world).await;
+        let effect = world.roll().await.unwrap();
+        let after = run_ids(&world).await;
+        let restarted = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+        assert_eq!(restarted, world.nodes(), "servers are still those of before: {before:?} {after:?}");
+        assert_eq!(effect.count, restarted as u64, "{effect:?}");
+        let leader = world.redis_servers()[world.leader(0).await.unwrap()];
+        assert_eq!(leader.command(&["GET", KEY]).await.unwrap().into_text().unwrap(), "kept", "{effect:?}");
+    }
+
+    /// A key in the slot that moves.
+    const KEY: &str = "06S";
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_server_of_sentinel_restarts() {
+        every_server_restarts(Store::Sentinel).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn every_server_of_a_cluster_restarts() {
+        every_server_restarts(Store::Cluster).await;
+    }
 }
