@@ -56,7 +56,7 @@ const FAULTS: u32 = 24;
 /// If the store or the processes cannot be started, or the folder cannot be written.
 pub async fn run(endurance: &Endurance) -> Outcome<Verdict> {
     std::fs::create_dir_all(&endurance.folder)?;
-    let mut world = World::start(endurance.store, Needs::default()).await?;
+    let mut world = Box::pin(World::start(endurance.store, Needs::default())).await?;
     let version = world.version().await;
     let machine = Machine::here();
     let mut crowd = Crowd::start(endurance, &world).await?;

@@ -8,6 +8,7 @@ mod clock;
 mod effect;
 mod nodes;
 mod operations;
+mod own_way;
 mod redis;
 mod servers;
 mod slow_disk;
@@ -20,6 +21,7 @@ use leasehold::Client;
 use leasehold_testkit::{Directory, Proxy, SmallDisk, Way};
 
 use crate::{Outcome, Store};
+use own_way::OwnWay;
 use slow_disk::SlowDisk;
 
 pub use clock::ClockShim;
@@ -49,6 +51,8 @@ pub struct Needs {
     pub durable: bool,
     /// A disk that can become slow, and that what is confirmed has reached.
     pub slow_disk: bool,
+    /// A way of half of the clients to servers that Sentinels watch.
+    pub own_way: bool,
 }
 
 /// A running store.
@@ -59,6 +63,7 @@ pub struct World {
     pub needs: Needs,
     // Dropped in this order: nothing is passed on to a server that has ended.
     networks: [Vec<Proxy>; 2],
+    pub(crate) own_way: Option<Box<OwnWay>>,
     pub(crate) servers: Servers,
     pub(crate) clock: Option<ClockShim>,
     pub(crate) slow_disk: Option<SlowDisk>,
@@ -126,7 +131,12 @@ impl World {
                 network.push(Proxy::start(addr).await?);
             }
         }
-        let world = World { store, needs, networks, servers, clock, slow_disk, disk, _directory: directory };
+        let own_way = match &servers {
+            Servers::Sentinel(group) if needs.own_way => Some(Box::new(OwnWay::start(group).await?)),
+            _ => None,
+        };
+        let _directory = directory;
+        let world = World { store, needs, networks, own_way, servers, clock, slow_disk, disk, _directory };
         if store == Store::Redlock {
             world.arm().await?;
         }
@@ -138,6 +148,9 @@ impl World {
 
     /// Returns the URL by which the workers of a network reach the store.
     pub fn url(&self, network: Network) -> String {
+        if let (Network::Odd, Some(way), Servers::Sentinel(group)) = (network, &self.own_way, &self.servers) {
+            return self.with_options(&way.url(group));
+        }
         let addrs: Vec<SocketAddr> = self.networks[network.index()].iter().map(Proxy::addr).collect();
         self.with_options(&self.of_user(self.servers.url_at(&addrs)))
     }
