@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use leasehold::Client;
 use leasehold::backend::{
     Backend, Claim, ClaimId, Failure, Fence, Grant, Hint, Patience, Release, Renew, Renewal, Share, Step,
 };
+use leasehold::{Client, Clock, Moment};
 use leasehold_conformance::{Around, Wrapped};
 use leasehold_torture::worker;
 
@@ -53,11 +53,13 @@ pub enum Defect {
     CountsNoPermits,
     /// After the first request without an answer, the client reaches the store no more.
     NeverComesBack,
+    /// Leases are measured by the wall clock.
+    MeasuresByWallClock,
 }
 
 impl Defect {
     /// Every defect, but none.
-    pub const ALL: [Defect; 15] = [
+    pub const ALL: [Defect; 16] = [
         Defect::ExtendsWithoutAnswer,
         Defect::IgnoresLoss,
         Defect::FencesFall,
@@ -73,6 +75,7 @@ impl Defect {
         Defect::AdmitsReadersBesideWriters,
         Defect::CountsNoPermits,
         Defect::NeverComesBack,
+        Defect::MeasuresByWallClock,
     ];
 
     /// Returns the defect of this name.
@@ -111,9 +114,24 @@ pub fn work(name: &str) -> ExitCode {
             let client = Client::open(if is_shut { "nothing:" } else { url }).await?;
             let inner = client.backend().clone();
             let broken = Broken { inner, defect, waiting: Mutex::default(), _client: client };
+            let builder = match defect {
+                Defect::MeasuresByWallClock => builder.clock(Arc::new(WallClock)),
+                _ => builder,
+            };
             builder.over(Arc::new(Wrapped(broken)))
         })
     })
+}
+
+/// The clock that anybody may set.
+#[derive(Debug)]
+struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Moment {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Moment::START.after(since)
+    }
 }
 
 /// Returns `true` if a process that opened this database before lives no more. Each leaves a file beside it.

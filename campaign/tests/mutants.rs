@@ -222,13 +222,17 @@ async fn cell(defect: Defect, store: Store, fault: u8) -> Option<(Record, Vec<St
 
 /// Runs a cell with such workers. Returns nothing where its server is not installed.
 async fn record(defect: Defect, store: Store, fault: u8, folder: Option<&Path>) -> Option<Record> {
-    // A round of F5 takes longer than others: a server ends and comes back. In F20 each of many acquisitions counts.
+    // A round of F5 takes longer than others: a server ends and comes back. In F15 the kinds of rounds take turns, and in F20 each
+    // of many acquisitions counts.
     let seconds = match fault {
         5 => 12,
-        20 => 10,
+        15 | 20 => 10,
         _ => 6,
     };
-    let mut run = Run::of(1, Duration::from_secs(seconds));
+    // In this history wall clocks are set back twice, so that leases measured by them last for a day, until they are set
+    // forward again.
+    let seed = if fault == 15 { 14 } else { 1 };
+    let mut run = Run::of(seed, Duration::from_secs(seconds));
     run.program = Some(worker_with(defect));
     run.allowance = allowance(defect);
     run.folder = folder.map(Path::to_owned);
@@ -261,6 +265,10 @@ fn is_shown(defect: Defect, seen: &Seen, texts: &[String]) -> bool {
         Defect::CountsNoPermits => seen.timing > 0 && says("(permits 1/2)"),
         Defect::NeverComesBack => says("a client was granted nothing"),
         Defect::MakesUpLosses | Defect::MakesUpGoneReleases => says("was reported as lost to the store"),
+        // A step of the wall clock is no reason for two holders.
+        Defect::MeasuresByWallClock => {
+            seen.unexplained.is_some_and(|count| count > 0) || says("was reported as expired")
+        }
     }
 }
 
@@ -338,6 +346,12 @@ async fn cell_with_lost_data_finds_losses_that_are_ignored() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cell_with_deleted_locks_finds_releases_of_others() {
     is_found_in(Store::Sqlite, 17, &[Defect::ReleasesOthers]).await;
+}
+
+/// Steps of the wall clock reach a client, and one that measures leases by it is not expected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cell_with_clocks_of_clients_finds_leases_by_the_wall_clock() {
+    is_found_in(Store::Sqlite, 15, &[Defect::MeasuresByWallClock]).await;
 }
 
 /// Records two workers of which the clock of the first one is changed, until holders have lost the lock. Returns the

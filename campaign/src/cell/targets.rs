@@ -28,13 +28,20 @@ pub(super) fn with_targets(
     };
     let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (label, target) in labels {
-        let Target::Workers(workers) = target else { continue };
+        let workers = match target {
+            Target::Store => continue,
+            Target::Workers(workers) => workers.as_slice(),
+            Target::Nobody => &[],
+        };
         let Some(place) = events.iter().position(|event| label_of(event) == Some(label.as_str())) else {
             continue;
         };
         let mut all: Vec<u64> = workers.iter().flat_map(|worker| processes(place, label, *worker)).collect();
         all.sort_unstable();
         all.dedup();
+        if all.is_empty() {
+            all.push(NOBODY);
+        }
         found.insert(label, all);
     }
     History::new(events.iter().cloned().map(|mut event| {
@@ -45,6 +52,9 @@ pub(super) fn with_targets(
         event
     }))
 }
+
+/// A process that never exists: a fault on it is neither one on the store nor one on any client.
+const NOBODY: u64 = u64::MAX;
 
 fn label_of(event: &Event) -> Option<&str> {
     event.values.label.as_deref().filter(|_| event.operation == Operation::Fault)
@@ -82,17 +92,19 @@ mod tests {
             fault(Stage::Invoke, "F1 round 00", &[]),
             fault(Stage::Invoke, "F8 round 0", &[]),
             fault(Stage::Ok, "F8 round 0", &[]),
+            fault(Stage::Invoke, "F15 round 0", &[]),
         ]);
         let labels = BTreeMap::from([
             ("F1 round 0".to_owned(), Target::Workers(vec![1])),
             ("F1 round 00".to_owned(), Target::Store),
             ("F8 round 0".to_owned(), Target::Workers(vec![0, 2])),
+            ("F15 round 0".to_owned(), Target::Nobody),
         ]);
         // Process 9 is that of a task of worker 2 whose last outcome was unknown.
         let of_workers = [vec![0, 1], vec![2, 3], vec![4, 5, 9]];
         let history = with_targets(history, &of_workers, &labels);
         let targets: Vec<&[u64]> = history.faults().map(|event| event.values.target.as_slice()).collect();
         let (paused, cut): (&[u64], &[u64]) = (&[2, 3, 8], &[0, 1, 4, 5, 9]);
-        assert_eq!(targets, [paused, paused, paused, paused, paused, &[], cut, cut]);
+        assert_eq!(targets, [paused, paused, paused, paused, paused, &[], cut, cut, &[NOBODY]]);
     }
 }

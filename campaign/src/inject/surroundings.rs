@@ -1,6 +1,6 @@
 //! The surroundings of a store: F14, F15, F16, F19, F28.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use leasehold_torture::Plan;
@@ -84,12 +84,23 @@ fn change_clocks(scene: &mut Scene<'_>, jump: Duration, rate: f64) -> Outcome<us
     Ok(workers.len())
 }
 
-/// Sets how far the wall clocks of half of the clients are ahead, and returns how many there are.
+/// Sets how far the wall clocks of half of the clients are ahead, and returns how many of them are, as they say themselves.
 fn step_clocks(scene: &mut Scene<'_>, seconds: i64) -> Outcome<usize> {
     let clock = scene.world.clock.as_ref().ok_or("the clients have no clock that can be moved")?;
     clock.set(seconds)?;
-    let processes = (0..scene.rig.workers()).filter_map(|worker| scene.rig.process_id(worker));
-    Ok(processes.filter(|process| clock.is_in(*process)).count())
+    let mut moved = 0;
+    for worker in 0..scene.rig.workers() {
+        let shown = scene.rig.wall_clock(worker)?;
+        moved += usize::from(is_ahead(shown, SystemTime::now().duration_since(UNIX_EPOCH)?, seconds));
+    }
+    Ok(moved)
+}
+
+/// Returns `true` if the time that a clock shows is so many seconds ahead of another one, as far as that can be told from a
+/// question and its answer.
+fn is_ahead(shown: Duration, here: Duration, seconds: i64) -> bool {
+    let ahead = shown.as_secs_f64() - here.as_secs_f64();
+    (ahead - seconds as f64).abs() < STEP as f64 / 2.0
 }
 
 #[async_trait]
@@ -129,8 +140,12 @@ impl Injection for ClientClocks {
                 )
             }
         };
-        let what = format!("for half of the clients {what}");
-        Ok(Effect::new(what, moved).on_network(Network::Odd, scene.rig.workers()))
+        let effect = Effect::new(format!("for half of the clients {what}"), moved);
+        Ok(match self.kind(round) {
+            // No lease is measured by it, so it is a reason for nothing.
+            Apart::Wall(_) => effect.on_nobody(),
+            _ => effect.on_network(Network::Odd, scene.rig.workers()),
+        })
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome {
@@ -232,6 +247,18 @@ mod tests {
         let rounds = schedule(Store::Redis, Fault::number(15), seed, &clocks);
         let rounds: Vec<Round> = rounds.take(30).collect();
         rounds.iter().map(|round| clocks.kind(round)).collect()
+    }
+
+    #[test]
+    fn clock_that_did_not_move_is_not_ahead() {
+        let now = Duration::from_secs(1_800_000_000);
+        assert!(is_ahead(now + Duration::from_secs(125), now, STEP));
+        assert!(is_ahead(now - Duration::from_secs(86_399), now, -DAY));
+        for (shown, seconds) in
+            [(now, STEP), (now, -STEP), (now, DAY), (now + Duration::from_secs(120), -STEP)]
+        {
+            assert!(!is_ahead(shown, now, seconds), "{shown:?} {seconds}");
+        }
     }
 
     /// A history is short, so that each of three rounds has another kind.

@@ -55,23 +55,12 @@ impl ClockShim {
         ]
     }
 
-    /// Returns `true` if a process has loaded the library.
-    pub fn is_in(&self, process: u32) -> bool {
-        let library = self.path(LIBRARY);
-        let mapped = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-        mapped.lines().any(|line| line.ends_with(&*library.to_string_lossy()))
-    }
-
     /// Sets how far the clock of the programs is ahead, in seconds, from now on.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn set(&self, seconds: i64) -> Outcome {
-        // The library maps the file, so it must stay the same file.
-        let file =
-            std::fs::File::options().create(true).truncate(false).write(true).open(self.path("offset"))?;
-        std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)?;
-        Ok(())
+        Ok(write_offset(&self.path("offset"), seconds)?)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -79,10 +68,18 @@ impl ClockShim {
     }
 }
 
+/// Writes how far the clock is ahead. The library maps the file, so it must stay the same file.
+fn write_offset(path: &Path, seconds: i64) -> std::io::Result<()> {
+    let file = std::fs::File::options().create(true).truncate(false).write(true).open(path)?;
+    std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::time::{Duration, SystemTime};
 
+    use leasehold::{Clock, SystemClock};
     use leasehold_testkit::require;
 
     use super::*;
@@ -104,14 +101,47 @@ mod tests {
         assert!(shown(&date) >= before + 5_000);
         shim.set(0).unwrap();
         assert!(shown(&date) < before + 5_000);
-        assert!(!shim.is_in(std::process::id()));
-        let mut behind = Command::new("sleep").arg("60").envs(shim.variables()).spawn().unwrap();
-        let begun = std::time::Instant::now();
-        while !shim.is_in(behind.id()) {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(30), "it is never loaded");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+
+    const DAY: Duration = Duration::from_secs(86_400);
+    const BOTH_READ: &str = "both clocks were read";
+
+    /// Reads both clocks, moves the wall clock of this process by a day, and reads them again.
+    fn step_own_wall_clock(offset: &Path) {
+        let read = || (SystemTime::now(), SystemClock.now());
+        let before = read();
+        write_offset(offset, DAY.as_secs() as i64).unwrap();
+        let ahead = read();
+        let stepped = ahead.0.duration_since(before.0).unwrap();
+        assert!(stepped >= DAY, "the step did not reach this process: {stepped:?}");
+        let leases = ahead.1.since(before.1);
+        assert!(leases < DAY / 2, "the wall clock moves the clock of leases: {leases:?}");
+        write_offset(offset, -(DAY.as_secs() as i64)).unwrap();
+        let back = read();
+        assert!(back.0 < before.0, "the step back did not reach this process");
+        assert!(back.1 >= before.1, "the clock of leases went back with the wall clock");
+        println!("{BOTH_READ}");
+    }
+
+    /// The library counts leases by a clock that goes through the C library as the wall clock does, and stays. So this
+    /// test fails if it is the wall clock.
+    #[test]
+    fn step_of_the_wall_clock_reaches_a_program_and_not_its_leases() {
+        if let Some(offset) = std::env::var_os("LEASEHOLD_CLOCK") {
+            return step_own_wall_clock(Path::new(&offset));
         }
-        behind.kill().unwrap();
-        behind.wait().unwrap();
+        let shim = match ClockShim::build() {
+            Ok(shim) => shim,
+            Err(cause) => return require::skip("cc", &cause.to_string()),
+        };
+        let test = "world::clock::tests::step_of_the_wall_clock_reaches_a_program_and_not_its_leases";
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .envs(shim.variables())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains(BOTH_READ), "{said}\n{errors}");
     }
 }

@@ -23,6 +23,9 @@ pub enum Target {
     Store,
     /// These workers, and not what the store has.
     Workers(Vec<usize>),
+    /// The locks of nobody: what a step of a clock that no lease is measured by does to them. Nothing that is wrong with
+    /// a lock has such a fault as its reason.
+    Nobody,
 }
 
 impl Effect {
@@ -49,6 +52,12 @@ impl Effect {
     pub fn on(mut self, workers: impl IntoIterator<Item = usize>) -> Effect {
         self.target = Target::Workers(workers.into_iter().collect());
         self
+    }
+
+    /// Changes the target to the locks of nobody.
+    #[must_use]
+    pub fn on_nobody(self) -> Effect {
+        Effect { target: Target::Nobody, ..self }
     }
 
     /// Changes the target to the workers of a network.
