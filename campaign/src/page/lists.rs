@@ -147,7 +147,11 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 \x20 In F6 hardly any lock was held past its lease.\n\
 - Runs until 2026-11-28, those on newer servers among them, had milder faults.\n\
 \x20 F3 slowed no disk down, F15 stepped the wall clock of clients and no other clock, and F20 dropped acquisitions within 20 ms.\n\
-\x20 F24 replaced no member of etcd, and in F30 no certificate had expired.\n\n\
+\x20 F24 replaced no member of etcd, and in F30 no certificate had expired.\n\
+- Until 2026-11-29, F24 restarted no server of Sentinel and of Redis Cluster, where only the primary handed over.\n\
+\x20 F7 of Sentinel cut the old primary off from all clients.\n\
+\x20 Steps of the wall clock in F15 did not reach the clock that measures leases, whichever it was.\n\
+\x20 A fault on some clients excused two holders of which it was on neither.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
 - Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
 - That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n\n\
