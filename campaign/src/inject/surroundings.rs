@@ -31,7 +31,9 @@ impl Injection for WallClock {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<Effect> {
         let step = round.one_of(&[STEP, -STEP]);
         scene.world.clock.as_ref().ok_or("the server has no clock that can be moved")?.set(step)?;
-        Ok(Effect::new(format!("the server's wall clock is stepped by {step} s"), 1_u64))
+        let shown = scene.world.server_time().await?;
+        let moved = is_ahead(shown, SystemTime::now().duration_since(UNIX_EPOCH)?, step);
+        Ok(Effect::new(format!("the server's wall clock is stepped by {step} s"), u64::from(moved)))
     }
 
     async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {

@@ -3,6 +3,7 @@
 //! It is built by the machine's C compiler when it is needed; without one, the cells of clocks are not run.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use leasehold_testkit::Directory;
@@ -26,6 +27,8 @@ impl ClockShim {
     /// [`leasehold_testkit::Error::is_missing`] without a compiler; else what the compiler says.
     pub fn build() -> Outcome<ClockShim> {
         let shim = ClockShim { directory: Directory::create("clock")? };
+        // A server that root starts may run as another user.
+        std::fs::set_permissions(shim.directory.path(), PermissionsExt::from_mode(0o755))?;
         compile(SOURCE, &shim.path(LIBRARY), &["-shared", "-fPIC"])?;
         shim.set(0)?;
         Ok(shim)
@@ -42,6 +45,21 @@ impl ClockShim {
             quoted(&self.path("offset")),
             quoted(&self.path(LIBRARY)),
             quoted(program)
+        );
+        leasehold_testkit::write_executable(&path, script)?;
+        Ok(path)
+    }
+
+    /// Writes a program that starts another one behind the library, whose command line follows, and returns its path.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn launcher(&self) -> Outcome<PathBuf> {
+        let path = self.path("launcher");
+        let script = format!(
+            "#!/bin/sh\nLEASEHOLD_CLOCK={} LD_PRELOAD={} exec \"$@\"\n",
+            quoted(&self.path("offset")),
+            quoted(&self.path(LIBRARY)),
         );
         leasehold_testkit::write_executable(&path, script)?;
         Ok(path)

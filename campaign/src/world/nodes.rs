@@ -157,6 +157,25 @@ impl World {
         Ok(())
     }
 
+    /// Returns what the wall clock of the server shows, since 1970, in whole seconds.
+    ///
+    /// # Errors
+    /// If the server does not tell.
+    pub async fn server_time(&self) -> Outcome<Duration> {
+        let seconds = match &self.servers {
+            Servers::Redis(server) => {
+                let time = server.command(&["TIME"]).await?.into_texts()?;
+                time.into_iter().next().ok_or("the server tells no time")?
+            }
+            Servers::Postgres { .. } => {
+                self.sql("SELECT floor(extract(epoch FROM clock_timestamp()))::bigint").await?
+            }
+            Servers::MariaDb { .. } => self.sql("SELECT UNIX_TIMESTAMP()").await?,
+            _ => return Err("this server is not asked for the time".into()),
+        };
+        Ok(Duration::from_secs(seconds.trim().parse()?))
+    }
+
     /// Returns the version of the server, or of the library that is the store.
     pub async fn version(&self) -> String {
         self.asked_version().await.unwrap_or_else(|_| "unknown".to_owned())
@@ -200,5 +219,55 @@ impl World {
                 format!("{title} {}", version.split('-').next().unwrap_or_default().trim())
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use leasehold_testkit::require;
+
+    use super::*;
+    use crate::Store;
+    use crate::world::Needs;
+
+    const DAY: u64 = 86_400;
+
+    /// A server whose clock is stepped says so itself.
+    async fn clock_of_a_server_steps(store: Store) {
+        let needs = Needs { clock: true, ..Needs::default() };
+        let world = match World::start(store, needs).await {
+            Ok(world) => world,
+            Err(error) => match error.downcast_ref::<leasehold_testkit::Error>() {
+                Some(missing) if missing.is_missing() => {
+                    return require::skip(store.word(), &missing.to_string());
+                }
+                _ => panic!("{error}"),
+            },
+        };
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let shown = async || world.server_time().await.unwrap().as_secs();
+        let (before, here) = (now(), shown().await);
+        assert!((before..=now()).contains(&here), "{here} is not between {before} and {}", now());
+        world.clock.as_ref().unwrap().set(DAY as i64).unwrap();
+        assert!(shown().await >= before + DAY, "the step did not reach the server");
+        world.clock.as_ref().unwrap().set(0).unwrap();
+        assert!(shown().await < before + DAY);
+    }
+
+    #[tokio::test]
+    async fn clock_of_redis_steps() {
+        clock_of_a_server_steps(Store::Redis).await;
+    }
+
+    #[tokio::test]
+    async fn clock_of_postgres_steps() {
+        clock_of_a_server_steps(Store::Postgres).await;
+    }
+
+    #[tokio::test]
+    async fn clock_of_mariadb_steps() {
+        clock_of_a_server_steps(Store::MariaDb).await;
     }
 }

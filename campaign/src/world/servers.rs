@@ -111,17 +111,25 @@ impl Servers {
                 Some(disk) => ZooKeeperEnsemble::start_by(&disk.launcher(), 3, "forceSync=yes").await?,
                 None => ZooKeeperEnsemble::start(3).await?,
             }),
-            _ if store.is_postgres() => Servers::postgres(needs, slow_disk).await?,
-            _ => Servers::mariadb(needs, slow_disk).await?,
+            _ if store.is_postgres() => Servers::postgres(needs, clock, slow_disk).await?,
+            _ => Servers::mariadb(needs, clock, slow_disk).await?,
         })
     }
 
-    async fn postgres(needs: Needs, slow_disk: Option<&SlowDisk>) -> Outcome<Servers> {
+    async fn postgres(
+        needs: Needs,
+        clock: Option<&ClockShim>,
+        slow_disk: Option<&SlowDisk>,
+    ) -> Outcome<Servers> {
         // A standby has to allow as many connections as its primary, and the kit's has the kit's number.
         let builder = PostgresServer::builder();
         let builder = if needs.standby { builder } else { builder.setting("max_connections", "900") };
         let builder = match slow_disk {
             Some(disk) => builder.launcher(disk.launcher()).setting("fsync", "on"),
+            None => builder,
+        };
+        let builder = match clock {
+            Some(clock) => builder.launcher(clock.launcher()?),
             None => builder,
         };
         let primary = builder.start().await?;
@@ -139,11 +147,19 @@ impl Servers {
         Ok(Servers::Postgres { primary: Box::new(primary), standby, pooler })
     }
 
-    async fn mariadb(needs: Needs, slow_disk: Option<&SlowDisk>) -> Outcome<Servers> {
+    async fn mariadb(
+        needs: Needs,
+        clock: Option<&ClockShim>,
+        slow_disk: Option<&SlowDisk>,
+    ) -> Outcome<Servers> {
         let builder = MariaDbServer::builder().setting("max-connections", "900");
         let builder = if needs.standby { builder.replicated() } else { builder };
         let builder = match slow_disk {
             Some(disk) => builder.launcher(disk.launcher()).setting("innodb-flush-method", "fsync"),
+            None => builder,
+        };
+        let builder = match clock {
+            Some(clock) => builder.launcher(clock.launcher()?),
             None => builder,
         };
         let primary = builder.start().await?;
