@@ -150,8 +150,8 @@ const TITLES: [(&str, &str); 30] = [
     ),
     (
         "the login is revoked",
-        "the user is locked and its connections are ended, and it is unlocked later; every second time, a Redis server with \
-         TLS presents an expired certificate instead",
+        "the user is locked and its connections are ended, and it is unlocked later; of etcd it loses its role; every second \
+         time, a Redis server with TLS presents an expired certificate instead",
     ),
 ];
 

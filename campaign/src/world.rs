@@ -158,6 +158,7 @@ impl World {
     /// Puts the user of the clients' own into a URL, where there is one.
     fn of_user(&self, url: String) -> String {
         match self.needs.user {
+            true if self.store == Store::Etcd => url.replacen("://", "://jobs:secret@", 1),
             true => url.replacen("://postgres@", "://jobs@", 1).replacen("://root@", "://jobs@", 1),
             false => url,
         }

@@ -291,7 +291,7 @@ fn revoked_login(store: Store) -> Expected {
         | Store::MariaDbForUpdate => TimingBroken(
             "the server frees the lock as it ends the session, and its client reads that afterwards",
         ),
-        Store::Redis | Store::Redlock | Store::Postgres | Store::MariaDb => Holds,
+        Store::Redis | Store::Redlock | Store::Postgres | Store::MariaDb | Store::Etcd => Holds,
         _ => NotRun("the campaign starts it without users"),
     }
 }

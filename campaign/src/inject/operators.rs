@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_testkit::Data;
+use leasehold_testkit::{Data, EtcdCluster};
 
 use super::{Injection, Round, Scene};
 use crate::world::{Effect, Needs, Network, Servers, World};
@@ -144,8 +144,8 @@ impl Injection for OlderState {
     }
 }
 
-/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later. A Redis server presents an
-/// expired certificate instead, every second time.
+/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later. Of etcd it loses its role. A Redis
+/// server presents an expired certificate instead, every second time.
 pub(super) struct RevokedLogin;
 
 #[async_trait]
@@ -181,6 +181,9 @@ impl Injection for RevokedLogin {
                 world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT LOCK").await?;
                 world.end_sessions().await?
             }
+            Servers::Etcd(cluster) => {
+                return revoke_role(cluster);
+            }
             _ => {
                 world.send_to_redis(&["ACL", "SETUSER", "default", "off"]).await;
                 world.sum_of_redis(&["CLIENT", "KILL", "USER", "default"]).await
@@ -201,10 +204,20 @@ impl Injection for RevokedLogin {
             Servers::MariaDb { .. } => {
                 drop(world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT UNLOCK").await?);
             }
+            Servers::Etcd(cluster) => {
+                drop(cluster.etcdctl(&["--user=root:root", "user", "grant-role", "jobs", "locks"])?);
+            }
             _ => drop(world.send_to_redis(&["ACL", "SETUSER", "default", "on"]).await),
         }
         Ok(())
     }
+}
+
+/// Takes the role from the user of all clients, and looks whether the user is refused what the role allows.
+fn revoke_role(cluster: &EtcdCluster) -> Outcome<Effect> {
+    cluster.etcdctl(&["--user=root:root", "user", "revoke-role", "jobs", "locks"])?;
+    let refused = cluster.etcdctl(&["--user=jobs:secret", "get", "leasehold/"]).is_err();
+    Ok(Effect::new("the user of all clients loses its role", u64::from(refused)))
 }
 
 /// Returns the expired certificate of a server with TLS, in the rounds that present it.
@@ -220,5 +233,30 @@ async fn present(world: &World, certificate: &Path) -> Outcome {
     match world.send_to_redis(&["CONFIG", "SET", "tls-cert-file", &path]).await {
         0 => Err("the server does not take the certificate".into()),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::{Client, ErrorKind};
+    use leasehold_testkit::require;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn clients_of_etcd_lose_their_role() {
+        let world = match World::start(Store::Etcd, RevokedLogin.needs(Store::Etcd)).await {
+            Ok(world) => world,
+            Err(error) => match error.downcast_ref::<leasehold_testkit::Error>() {
+                Some(missing) if missing.is_missing() => return require::skip("etcd", &missing.to_string()),
+                _ => panic!("{error}"),
+            },
+        };
+        let locks = Client::open(&world.patient_url()).await.unwrap();
+        locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+        let Servers::Etcd(cluster) = &world.servers else { panic!("no etcd") };
+        assert_eq!(revoke_role(cluster).unwrap().count, 1);
+        let refused = locks.mutex("job").try_lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     }
 }

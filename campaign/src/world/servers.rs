@@ -49,6 +49,17 @@ pub enum Servers {
     },
 }
 
+/// The commands that give etcd an administrator, and clients a user with the rights that they need.
+const ETCD_LOGINS: [&str; 7] = [
+    "user add root:root",
+    "user grant-role root root",
+    "role add locks",
+    "role grant-permission locks readwrite leasehold/ --prefix=true",
+    "user add jobs:secret",
+    "user grant-role jobs locks",
+    "auth enable",
+];
+
 /// The servers of Redlock.
 pub(super) const REDLOCK: usize = 5;
 
@@ -105,7 +116,13 @@ impl Servers {
                     }
                     None => builder,
                 };
-                Servers::Etcd(builder.start().await?)
+                let cluster = builder.start().await?;
+                if needs.user {
+                    for command in ETCD_LOGINS {
+                        cluster.etcdctl(&command.split(' ').collect::<Vec<_>>())?;
+                    }
+                }
+                Servers::Etcd(cluster)
             }
             Store::ZooKeeper => Servers::ZooKeeper(match slow_disk {
                 Some(disk) => ZooKeeperEnsemble::start_by(&disk.launcher(), 3, "forceSync=yes").await?,
