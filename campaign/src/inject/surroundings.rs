@@ -86,7 +86,7 @@ fn change_clocks(scene: &mut Scene<'_>, jump: Duration, rate: f64) -> Outcome<us
     Ok(workers.len())
 }
 
-/// Sets how far the wall clocks of half of the clients are ahead, and returns how many of them are, as they say themselves.
+/// Sets how far the wall clocks of half of the clients are ahead, and returns how many of them have moved so.
 fn step_clocks(scene: &mut Scene<'_>, seconds: i64) -> Outcome<usize> {
     let clock = scene.world.clock.as_ref().ok_or("the clients have no clock that can be moved")?;
     clock.set(seconds)?;
@@ -98,8 +98,8 @@ fn step_clocks(scene: &mut Scene<'_>, seconds: i64) -> Outcome<usize> {
     Ok(moved)
 }
 
-/// Returns `true` if the time that a clock shows is so many seconds ahead of another one, as far as that can be told from a
-/// question and its answer.
+/// Returns `true` if the time that a clock shows is so many seconds ahead of another one. A question and its answer take
+/// less than half of the smallest step.
 fn is_ahead(shown: Duration, here: Duration, seconds: i64) -> bool {
     let ahead = shown.as_secs_f64() - here.as_secs_f64();
     (ahead - seconds as f64).abs() < STEP as f64 / 2.0

@@ -160,12 +160,12 @@ impl World {
     /// Returns what the wall clock of the server shows, since 1970, in whole seconds.
     ///
     /// # Errors
-    /// If the server does not tell.
+    /// If the server does not answer.
     pub async fn server_time(&self) -> Outcome<Duration> {
         let seconds = match &self.servers {
             Servers::Redis(server) => {
                 let time = server.command(&["TIME"]).await?.into_texts()?;
-                time.into_iter().next().ok_or("the server tells no time")?
+                time.into_iter().next().ok_or("the server answers with no time")?
             }
             Servers::Postgres { .. } => {
                 self.sql("SELECT floor(extract(epoch FROM clock_timestamp()))::bigint").await?

@@ -1,7 +1,7 @@
 //! A way of half of the clients to the servers that Sentinels watch, which stays when the others lose theirs.
 //!
-//! Sentinels name each server by the one address that everybody has for it. To these clients that address is translated on
-//! its way, as by a router, so that they reach each server by a proxy of their own.
+//! Sentinels name each server by the one address that everybody has for it. On its way to these clients that address is
+//! translated, as by a router, so that they reach each server by a proxy of their own.
 
 use leasehold_testkit::{Proxy, RedisSentinel, Way};
 

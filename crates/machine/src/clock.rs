@@ -1,7 +1,7 @@
 //! The clock that all processes of a machine share.
 //!
 //! It is read by the C library, as programs that move clocks expect it: libfaketime, or a library that is loaded before a
-//! program (`LD_PRELOAD`). A test of steps of the wall clock would otherwise pass whatever clock is read here.
+//! program (`LD_PRELOAD`). A test of steps of the wall clock would otherwise pass also if that clock were read here.
 
 #![allow(unsafe_code, reason = "the safe interfaces ask the kernel, which no library that moves clocks sees")]
 

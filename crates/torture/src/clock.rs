@@ -10,7 +10,8 @@
 //! A worker may measure its leases by a clock of its own, [`WorkerClock`], which the rig lets run apart from the
 //! machine's. The end of a validity is one of that clock then, and is translated whenever it is recorded.
 //!
-//! The stamps are read from the kernel, past the C library: a library that moves the clocks of a worker does not reach them.
+//! The stamps are read from the kernel, and not by the C library: a library that moves the clocks of a worker does not
+//! reach them.
 
 use std::time::Duration;
 

@@ -34,8 +34,8 @@ pub(crate) struct Assignment {
 pub(crate) enum Order {
     /// Change the clock that measures leases.
     Change(Change),
-    /// Tell what the wall clock shows.
-    TellTime,
+    /// Answer what the wall clock shows.
+    ReadTime,
 }
 
 /// The answer to an order.

@@ -81,7 +81,7 @@ fn work(opener: Opener) -> io::Result<()> {
     worked
 }
 
-/// Does with the clocks as the rig says, and tells it when that was done.
+/// Does with the clocks as the rig says, and reports when that was done.
 fn follow(orders: impl BufRead, clock: &WorkerClock) -> io::Result<()> {
     for line in orders.lines() {
         let done = match serde_json::from_str(&line?)? {
@@ -89,7 +89,7 @@ fn follow(orders: impl BufRead, clock: &WorkerClock) -> io::Result<()> {
                 clock.change(change);
                 Done::Changed(change)
             }
-            Order::TellTime => {
+            Order::ReadTime => {
                 Done::Time(SystemTime::now().duration_since(UNIX_EPOCH).map_err(io::Error::other)?)
             }
         };

@@ -91,7 +91,7 @@ struct Chunk {
 /// The difference between the directions.
 trait Direction {
     fn flow(faults: &Faults) -> Flow;
-    /// Notes a delivery that is about to happen, and changes what has to be another text; an error ends the connection instead.
+    /// Notes a delivery that is about to happen, and translates it; an error ends the connection instead.
     fn deliver(talk: &Talk<'_>, bytes: &mut [u8]) -> io::Result<()>;
 }
 

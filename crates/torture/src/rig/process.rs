@@ -286,9 +286,9 @@ impl Worker {
 
     /// Returns what the wall clock of the worker shows.
     pub(super) fn wall_clock(&mut self) -> Result<Duration, RigError> {
-        match self.order(Order::TellTime)? {
+        match self.order(Order::ReadTime)? {
             Some(Done::Time(time)) => Ok(time),
-            _ => Err(self.failed("does not tell the time")),
+            _ => Err(self.failed("does not say what its wall clock shows")),
         }
     }
 
