@@ -141,8 +141,7 @@ mod tests {
         println!("{BOTH_READ}");
     }
 
-    /// The library counts leases by a clock that goes through the C library as the wall clock does, and stays. So this
-    /// test fails if it is the wall clock.
+    /// The clock of leases is asked of the kernel, so a test of `leasehold-machine` says which one it is.
     #[test]
     fn step_of_the_wall_clock_reaches_a_program_and_not_its_leases() {
         if let Some(offset) = std::env::var_os("LEASEHOLD_CLOCK") {

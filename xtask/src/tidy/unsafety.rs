@@ -13,11 +13,6 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "the warden of a `run` is a fork: to start the program again takes a quarter of a short run",
     },
     Exception {
-        path: "crates/machine/src/clock.rs",
-        rule: RULE,
-        why: "the clock of leases, read by the C library: tests that move clocks cannot reach it otherwise",
-    },
-    Exception {
         path: "crates/machine/src/forks.rs",
         rule: RULE,
         why: "a handler that counts forks: without it, a fork would copy descriptors that stay open unnoticed",
