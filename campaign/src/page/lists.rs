@@ -150,8 +150,9 @@ A run with a question mark for *not judged* was judged by older rules, and its h
 \x20 F24 replaced no member of etcd, and in F30 no certificate had expired.\n\
 - Until 2026-11-29, F24 restarted no server of Sentinel and of Redis Cluster, where only the primary handed over.\n\
 \x20 F7 of Sentinel cut the old primary off from all clients.\n\
-\x20 Steps of the wall clock in F15 would not have reached the clock that measures leases, had it been the wall clock.\n\
-\x20 A fault on some clients excused two holders of which it was on neither.\n\n\
+\x20 Steps of the wall clock in F15 were counted for every client behind the library, without a look at its clock.\n\
+\x20 A fault on some clients excused two holders of which it was on neither.\n\
+\x20 A release that fails without a fault (I5), and a loss for a reason that nobody gave (I13), were no violations.\n\n\
 Runs until 2026-11-27 were judged without these rules.\n\
 - Of two holders at one time, the first is not renewed any more when the fault is over and the second has its grant (I4).\n\
 - That the store no longer knew the claim is a false loss also if only the answer to a release says it (I13).\n\n\
