@@ -438,7 +438,7 @@ impl<'a> Job<'a> {
             return;
         }
         // Without a person at a terminal, the command may stay stopped: the lock is held meanwhile.
-        if !(wants_terminal || is_interactive()) {
+        if !(wants_terminal || terminal.is_lent() || is_interactive()) {
             return;
         }
         terminal.take_back();
@@ -480,7 +480,9 @@ impl<'a> Job<'a> {
         }
         // Without the terminal, Ctrl-C did not reach the command itself; it reached this process, which
         // passed it on.
-        let is_passed_on = by_int && self.received_int && !had_terminal;
+        // A `run` that is the command itself ends with the code then, since another group is in the foreground.
+        let is_nested = ending == Ending::Code(Exit::Signal(Signal::INT.as_raw()).code());
+        let is_passed_on = (by_int || is_nested) && self.received_int && !had_terminal;
         let interrupted =
             by_int && had_terminal || is_passed_on && Exit::by(Signal::INT) == Exit::Interrupted;
         if interrupted && had_terminal {

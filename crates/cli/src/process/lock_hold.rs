@@ -188,7 +188,7 @@ impl LockHold {
             Ok(Err(error)) => {
                 tracing::info!(name, %error, "not released");
                 stderr.print_line(&format!(
-                    "the store did not confirm the release of {name}; what is left in the store ends with its ttl"
+                    "the store did not confirm the release of {name}: {error}; what is left in it ends with its ttl"
                 ));
                 outcome
             }

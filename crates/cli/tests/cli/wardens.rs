@@ -189,7 +189,10 @@ fn lock_is_released_if_no_thread_can_be_started_for_the_command() {
     }
     for group in ["", "--same-group"] {
         let run = format!("exec {trace} leasehold run --ttl 10m {group} job -- echo begun");
-        let ended = Started::new(sandbox.sh(&run)).end().expect(126).says("cannot be started");
+        let ended = Started::new(sandbox.sh(&run)).end().expect(126);
+        // On a machine that is slow, the fork is given up before, and the first process is missing then.
+        let said = ["cannot be started", "cannot start a second process"];
+        assert!(said.iter().any(|text| ended.err.contains(text)), "{ended:?}");
         assert_eq!((&*ended.out, &sandbox.show("job")["state"]), ("", &"free".into()), "{ended:?}");
     }
 }
