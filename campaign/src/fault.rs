@@ -101,7 +101,7 @@ const TITLES: [(&str, &str); 30] = [
     (
         "the client's clock runs apart or jumps",
         "in turn, of half of the clients: a library moves the real-time clock by two minutes or a day, forward and back, \
-         wherever the client reads it, which is a reason for nothing that is wrong with a lock; \
+         which the clock of leases does not follow, so it is a reason for nothing that is wrong with a lock; \
          the clock that measures leases runs at a quarter, half, twice or four times the rate of the machine, while timers \
          do not; it jumps forward by half a ttl or two, as after a suspend. A machine that is suspended is a test of the \
          engine over a store in memory (`engine_supervision`)",

@@ -37,6 +37,7 @@ async fn hold(store: Store, faults: &[u8]) {
         // Whom a round hits, and whether that one holds something, is chance.
         let mut seed = 2;
         while [1, 4, 8].contains(fault) && store != Store::File && record.seen.all_hits() == 0 {
+            assert!(record.expected && record.faults > 0, "{record:#?}");
             assert!(seed < 8, "no holder was hit: {record:#?}");
             let Some(again) = run(store, *fault, seed).await else { return };
             (record, seed) = (again, seed + 1);

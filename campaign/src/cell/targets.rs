@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_history::{Event, History, Operation};
+use leasehold_history::{Event, History, NOBODY, Operation};
 
 use crate::world::Target;
 
@@ -52,9 +52,6 @@ pub(super) fn with_targets(
         event
     }))
 }
-
-/// A process that never exists: a fault on it is neither one on the store nor one on any client.
-const NOBODY: u64 = u64::MAX;
 
 fn label_of(event: &Event) -> Option<&str> {
     event.values.label.as_deref().filter(|_| event.operation == Operation::Fault)

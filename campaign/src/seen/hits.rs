@@ -29,8 +29,8 @@ impl Hits {
     pub fn of(history: &History, fault: Fault, idle: &BTreeSet<String>) -> Hits {
         match fault.get() {
             20 => Hits { dropped: dropped_acquisitions(history), ..Hits::default() },
-            // Nothing but a crowd: no holder is disturbed.
-            23 => Hits::default(),
+            // A pooler, a crowd, or a store in memory: no holder is disturbed.
+            19 | 23 | 28 => Hits::default(),
             _ => Hits {
                 renewals: renewals_under_fault(history, idle),
                 killed: killed_holders(history),
@@ -107,7 +107,6 @@ fn renewals_under_fault(history: &History, idle: &BTreeSet<String>) -> u64 {
     // A suspend of the machine is not a fault of the grid.
     let is_planned = |label: &str| label.starts_with('F') || label.starts_with("pause");
     faults.retain(|fault| is_planned(fault.label) && !is_idle(fault.label, idle));
-    let ttl = history.plan().and_then(|plan| plan.values.ttl);
     // For each grant, when its next renewal is due.
     let mut due: HashMap<(&str, &str), u64> = HashMap::new();
     let mut hit = 0;
@@ -119,13 +118,11 @@ fn renewals_under_fault(history: &History, idle: &BTreeSet<String>) -> u64 {
             continue;
         };
         let at = event.moment();
-        // The validity counts from the request.
-        let asked =
-            event.values.valid_until.zip(ttl).map_or(at, |(end, ttl)| end.saturating_sub(ttl).min(at));
-        let before = due.insert((key, owner), asked.saturating_add(ttl.unwrap_or(0) / RENEWED_AFTER));
+        // Of the time that is left: some stores take a part of the ttl off the validity.
+        let left = event.values.valid_until.map_or(0, |end| end.saturating_sub(at));
+        let before = due.insert((key, owner), at.saturating_add(left / RENEWED_AFTER));
         let (Some(due), Some(process)) = (before, event.process) else { continue };
-        let from = due.min(asked);
-        let is_hit = faults.iter().any(|fault| fault.is_on(process) && fault.touches(from, at));
+        let is_hit = faults.iter().any(|fault| fault.is_on(process) && fault.touches(due.min(at), at));
         hit += u64::from(event.operation == Operation::Renew && is_hit);
     }
     hit

@@ -45,6 +45,9 @@ pub struct Event {
 /// The error of an acquisition whose caller dropped it on its way: it failed, and must have left nothing.
 pub const CANCELLED: &str = "cancelled";
 
+/// The target of a fault that is neither on the store nor on any client: no process has this number.
+pub const NOBODY: u64 = u64::MAX;
+
 /// The error of an acquisition that was not free within its limit.
 pub const BUSY: &str = "busy";
 
@@ -138,7 +141,7 @@ pub struct Values {
     /// The name of a fault, of a residue or of a store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// The processes that a fault concerns; empty if it concerns all.
+    /// The processes that a fault concerns; empty if it concerns all, and [`NOBODY`] alone if it concerns none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub target: Vec<u64>,
 }

@@ -39,7 +39,7 @@ mod verdict;
 mod view;
 
 pub use check::Checker;
-pub use event::{BUSY, CANCELLED, Event, FenceValue, Mode, Operation, Stage, Values};
+pub use event::{BUSY, CANCELLED, Event, FenceValue, Mode, NOBODY, Operation, Stage, Values};
 pub use export::{Exporter, Format};
 pub use history::{History, ReadError};
 pub use timeline::Timeline;

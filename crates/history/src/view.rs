@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::event::{Event, Mode, Operation, Stage};
+use crate::event::{Event, Mode, NOBODY, Operation, Stage};
 use crate::history::History;
 
 mod times;
@@ -105,7 +105,9 @@ impl<'h> View<'h> {
         let end = events.iter().map(|event| times.at(event)).max().unwrap_or(0);
         let calls = calls(events);
         let (grants, strays) = Gathering::of(events, &calls);
-        let faults = faults(events, &times, end);
+        let mut faults = faults(events, &times, end);
+        // One on nobody, as a step of a clock that no lease follows, explains nothing.
+        faults.retain(|fault| fault.targets != [NOBODY]);
         let (mut pauses, mut deaths): (HashMap<u64, Vec<_>>, HashMap<u64, u64>) = Default::default();
         for fault in &faults {
             for process in fault.targets {

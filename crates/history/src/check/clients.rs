@@ -1,8 +1,8 @@
 //! I5 and I6 of each client and each process: nobody is left out while others are granted what it asks for.
 //!
 //! Ground rules: what a fault was on, or the store, explains a wait until it is over. A lawful wait is never blamed:
-//! - A client as a whole has to be granted something in the time in which a lock has to recover. It is not blamed for
-//!   shorter times, however often others are granted.
+//! - A client as a whole has to be granted something in the time in which a lock has to recover and that of the longest
+//!   hold of others. It is not blamed for shorter times, however often others are granted.
 //! - A request that fails, and not because the lock was busy, shows that its process cannot ask. This needs no order.
 //! - A process that is passed over is blamed only on a store that grants in the order of the requests, and then by many
 //!   grants to later requests. Grants that were handed on inside of a process are none: the store did not choose there.
@@ -98,8 +98,13 @@ fn shut_out(view: &View<'_>, checker: &Checker, client: &[u64], report: &mut Rep
         return;
     }
     let is_held = |grant: &GrantLife<'_>| is_its(grant.process) && grant.until >= from && grant.from < until;
-    let others = view.grants.iter().filter(|grant| grant.from >= from && grant.from < until).count();
-    if others < FEWEST || view.grants.iter().any(is_held) {
+    // Where locks are held for long, or shared by many clients, one of these is lawfully granted nothing for as long.
+    let to_others = || view.grants.iter().filter(|grant| grant.from < until && grant.until >= from);
+    let longest =
+        to_others().map(|grant| grant.until.min(until).saturating_sub(grant.from)).max().unwrap_or(0);
+    let others = to_others().filter(|grant| grant.from >= from).count();
+    let enough = FEWEST.max(checker.clients.len());
+    if length <= recovery.saturating_add(longest) || others < enough || view.grants.iter().any(is_held) {
         return;
     }
     let what = format!(
@@ -269,8 +274,8 @@ struct Wait<'h> {
 }
 
 impl Wait<'_> {
-    /// Returns `true` if the process waits for longer than a lock has to recover, and ten times as long as nine of ten of
-    /// the many that passed it over: where everybody waits, a queue inside of its client may be longer than that of others.
+    /// Returns `true` if the process waits, in all, for longer than a lock has to recover, and ten times as long as nine of
+    /// ten waits of the many that passed it over: where everybody waits, a queue inside of its client may be longer than that of others.
     fn is_too_long(&mut self, checker: &Checker) -> bool {
         if self.waited <= nanos(checker.recovery) || self.overtakers.len() <= MOST_OVERTAKERS {
             return false;

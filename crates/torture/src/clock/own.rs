@@ -1,9 +1,8 @@
 //! The clock by which a worker measures its leases: the library's own, until the rig lets it run apart.
 //!
-//! Ground rules: it reads the clock that the library reads if it is given none, so that a step of the wall clock of the
-//! worker would move this one if it moved that. Otherwise it never goes back. It is a row of pieces of one rate each, so
-//! every time of it has a time of the machine, whatever was changed since or before. A time that a jump has passed over
-//! is that of the jump.
+//! Ground rules: it reads the clock that the library reads if it is given none, and never goes back. It is a row of
+//! pieces of one rate each, so every time of it has a time of the machine, whatever was changed since or before. A time
+//! that a jump has passed over is that of the jump.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
