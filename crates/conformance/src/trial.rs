@@ -110,6 +110,12 @@ impl Trial {
         self.profile.granularity + self.profile.overrun
     }
 
+    /// Returns the most that may be shown as left of a claim with this ttl: a store may show when it would free the claim
+    /// of a dead client.
+    pub(crate) fn shown_at_most(&self, ttl: Duration) -> Duration {
+        ttl + self.outlives()
+    }
+
     pub(crate) fn taker(&self) -> Checked<TakerCommand> {
         self.taker
             .clone()

@@ -34,6 +34,8 @@ struct Seen {
     kept_waiting: BTreeMap<(usize, Resource), (u64, Instant)>,
     /// Public names of claims that were taken away. Their holders rely on them until they hear of the loss.
     taken_away: BTreeSet<String>,
+    /// The resources of these.
+    taken_from: BTreeSet<Resource>,
     /// Claims of which a renewal was answered with their loss: by client and public name, with the time of the first
     /// such answer.
     lost_at: BTreeMap<(usize, String), Instant>,
@@ -330,11 +332,17 @@ impl Judge {
         number
     }
 
-    /// Records the fence of a reader that has become a writer: no later grant is below it.
+    /// Records the fence of a reader that has become a writer: no later grant is below it. If its claim was taken away,
+    /// others may hold as readers beside the writer that has not seen the loss yet.
     pub(crate) fn upgraded(&self, resource: &Resource, fence: Option<Fence>) {
         let Some(fence) = fence else { unreachable!("the memory store gives fences") };
         let of_writer = (Share::WRITER, fence, String::new());
-        self.seen().fences.entry(resource.clone()).or_default().push(of_writer);
+        let mut seen = self.seen();
+        if seen.taken_from.contains(resource) {
+            return;
+        }
+        seen.fences.entry(resource.clone()).or_default().push(of_writer);
+        drop(seen);
         self.note(format_args!("an upgrade of {resource} has fence {fence}"));
     }
 
@@ -359,8 +367,10 @@ impl Judge {
         seen.holding.remove(&number);
     }
 
-    pub(crate) fn took_away(&self, tag: String) {
-        self.seen().taken_away.insert(tag);
+    pub(crate) fn took_away(&self, resource: &Resource, tag: String) {
+        let mut seen = self.seen();
+        seen.taken_away.insert(tag);
+        seen.taken_from.insert(resource.clone());
     }
 
     pub(crate) fn crashed(&self, client: usize) {

@@ -309,7 +309,7 @@ async fn trouble(world: Arc<World>, dice: Dice) {
                     continue;
                 }
                 let which = dice.below(look.holders.len() as u64) as usize;
-                world.judge.took_away(look.holders[which].id.tag());
+                world.judge.took_away(&thing.resource, look.holders[which].id.tag());
                 world.judge.note(format_args!("holder {which} of {} is taken away", thing.resource));
                 world.store.take_away(&look, which);
                 world.judge.count("taken away");

@@ -203,11 +203,12 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     ends_by_itself(trial, &other, trial.valid_until(grant.asked_at), granted_at).await
 }
 
-/// Checks that the claim that holds a resource, if one still does, is shown with no more than its ttl left.
+/// Checks that the claim that holds a resource, if one still does, is shown with no more left than its ttl and the time
+/// by which it outlives that.
 pub(super) async fn shown_to_end(trial: &Trial, resource: &Resource) -> Checked {
     let seen = trial.client(1).look(resource).await?;
     let remaining = seen.holders.first().and_then(|holder| holder.remaining);
-    let shown = remaining.is_some_and(|shown| shown <= trial.ttl() + trial.profile().granularity);
+    let shown = remaining.is_some_and(|shown| shown <= trial.shown_at_most(trial.ttl()));
     ensure!(
         shown || seen.holders.is_empty(),
         "a lease of {:?} is shown with {remaining:?} left",

@@ -38,7 +38,7 @@ pub(crate) async fn holders_and_queue_are_shown_as_they_are(trial: &Trial) -> Ch
     for ((claim, fence), shown) in held.iter().zip(&seen.holders) {
         same(claim, shown)?;
         ensure!(shown.fence == *fence, "granted {fence:?}, shown {:?}", shown.fence);
-        let left = shown.remaining.is_none_or(|left| left <= claim.ttl + trial.profile().granularity);
+        let left = shown.remaining.is_none_or(|left| left <= trial.shown_at_most(claim.ttl));
         ensure!(left, "a ttl of {:?} is shown with {:?} left", claim.ttl, shown.remaining);
     }
     let last = held.iter().filter_map(|(_, fence)| *fence).max();
