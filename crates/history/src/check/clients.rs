@@ -6,7 +6,7 @@
 //! - A request that fails, and not because the lock was busy, shows that its process cannot ask. This needs no order.
 //! - A process that is passed over is blamed only on a store that grants in the order of the requests, and then by many
 //!   grants to later requests. Grants that were handed on inside of a process are none: the store did not choose there.
-//!   A store without an order may grant the lock to anybody who asks, and so is not judged by that.
+//!   A store without an order may grant the lock to any process that asks, and so is not judged by that.
 
 use std::collections::BTreeMap;
 
@@ -286,7 +286,7 @@ impl Wait<'_> {
     }
 }
 
-/// Returns `true` if one who waits for this share could have been granted it in the place of the other: the other was
+/// Returns `true` if a process that waits for this share could have been granted it in place of the other: that was
 /// granted as much, and not by a hand-off inside of its process.
 fn is_chance(grant: &GrantLife<'_>, wanted: Mode) -> bool {
     let is_as_much = grant.mode == Mode::Exclusive || grant.mode == wanted;
