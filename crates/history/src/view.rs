@@ -71,6 +71,11 @@ pub(crate) struct Fault<'h> {
 }
 
 impl Fault<'_> {
+    /// Returns `true` if it is on one of these processes, or on the store.
+    pub(crate) fn is_on(&self, processes: &[u64]) -> bool {
+        self.targets.is_empty() || self.targets.iter().any(|target| processes.contains(target))
+    }
+
     /// Returns `true` if it stops the processes for a while.
     pub(crate) fn is_pause(&self) -> bool {
         self.label.starts_with("pause")

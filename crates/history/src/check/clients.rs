@@ -15,7 +15,7 @@ use crate::check::handover::FEWEST;
 use crate::event::{BUSY, CANCELLED, Event, Mode, Operation, Stage};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
-use crate::view::{Call, Fault, GrantLife, View};
+use crate::view::{Call, GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
     for client in &checker.clients {
@@ -48,10 +48,6 @@ fn by_process<'v, 'h>(view: &'v View<'h>) -> BTreeMap<u64, Vec<&'v Call<'h>>> {
     processes
 }
 
-fn is_on(fault: &Fault<'_>, processes: &[u64]) -> bool {
-    fault.targets.is_empty() || fault.targets.iter().any(|target| processes.contains(target))
-}
-
 /// Returns when a request ended.
 fn end_of(view: &View<'_>, call: &Call<'_>) -> u64 {
     call.done.or(call.unknown).map_or(view.end, |end| view.times.at(end))
@@ -80,7 +76,7 @@ fn between<'v, 'h>(
 /// for longer than a lock has to recover, while others were.
 fn shut_out(view: &View<'_>, checker: &Checker, client: &[u64], report: &mut Report<'_, '_>) {
     let recovery = nanos(checker.recovery);
-    let faults = view.faults.iter().filter(|fault| is_on(fault, client));
+    let faults = view.faults.iter().filter(|fault| fault.is_on(client));
     let (calm, until) = (faults.map(|fault| fault.until).max().unwrap_or(0), drained(view));
     let is_its = |process: u64| client.contains(&process);
     let asks: Vec<&Call> = view
@@ -149,7 +145,7 @@ impl<'h> Run<'h> {
         };
         let (from, until) = (view.times.at(call.invoke), view.times.at(failed));
         let begun = if self.tries == 0 { from } else { self.until };
-        if view.faults_in(begun, until).any(|fault| is_on(fault, &[process])) {
+        if view.faults_in(begun, until).any(|fault| fault.is_on(&[process])) {
             self.judge(checker, process, report);
             *self = Run::default();
             return;
@@ -228,7 +224,7 @@ fn longest_wait<'v, 'h: 'v>(
     for call in calls {
         let (from, until) = (view.times.at(call.invoke), end_of(view, call));
         let is_disturbed =
-            view.faults_in(wait.until.unwrap_or(from), until).any(|fault| is_on(fault, &[process]));
+            view.faults_in(wait.until.unwrap_or(from), until).any(|fault| fault.is_on(&[process]));
         if is_disturbed {
             wait = Wait::default();
             continue;

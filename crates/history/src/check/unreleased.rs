@@ -67,8 +67,7 @@ impl<'v, 'h> Released<'v, 'h> {
         let is_over_at = |at: u64| until.is_some_and(|until| until <= at);
         let (asked, answered) = (view.times.at(release.invoke), view.times.at(answer));
         let (begun, _) = claims.span(view, grant);
-        let concerns = |targets: &[u64]| targets.is_empty() || targets.contains(&grant.process);
-        let is_disturbed = view.faults_in(begun, answered).any(|fault| concerns(fault.targets));
+        let is_disturbed = view.faults_in(begun, answered).any(|fault| fault.is_on(&[grant.process]));
         let is_a_loss = release.done.is_some_and(is_report_of_loss);
         if is_over_at(asked.saturating_add(nanos(checker.lateness))) || is_disturbed || is_a_loss {
             return None;
