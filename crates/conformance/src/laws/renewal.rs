@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Moment, Release, Renewal, Share};
+use leasehold_core::{Claim, Grant, Moment, Release, Renewal, Share};
 
 use crate::client::{AT_ONCE, TestClient};
 use crate::laws::profile::{ends_by_itself, shown_to_end};
@@ -69,13 +69,7 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
     let end = trial.clock.now().after(trial.ttl() * 2);
     let other = trial.claim(&resource, Share::MUTEX)?;
     while trial.clock.now() < end {
-        tokio::time::sleep(trial.ttl() / 4).await;
-        let asked_at = trial.clock.now();
-        let answer = client.renew(&claim, &grant.proof).await?;
-        if !matches!(answer, Renewal::Renewed) {
-            return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
-        }
-        valid_until = trial.valid_until(asked_at);
+        valid_until = renewed_in_time(trial, &claim, &grant, valid_until).await?;
         not_before(trial, &other, valid_until).await?;
     }
     free_in_time(trial, client, &claim, valid_until).await
@@ -94,6 +88,22 @@ pub(crate) async fn a_renewed_lease_ends_with_its_ttl(trial: &Trial) -> Checked 
     whole.and(shared)
 }
 
+/// Renews a claim of the first client after a quarter of its ttl, and returns the new end of its validity.
+async fn renewed_in_time(
+    trial: &Trial,
+    claim: &Claim,
+    grant: &Grant,
+    valid_until: Moment,
+) -> Checked<Moment> {
+    tokio::time::sleep(trial.ttl() / 4).await;
+    let asked_at = trial.clock.now();
+    let answer = trial.client(0).renew(claim, &grant.proof).await?;
+    if !matches!(answer, Renewal::Renewed) {
+        return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
+    }
+    Ok(trial.valid_until(asked_at))
+}
+
 /// Renews a claim twice and leaves it: it ends with its ttl, from the last renewal on, for a claim of another client
 /// that excludes it.
 async fn ends_after_renewals(trial: &Trial, name: &str, share: Share, other: Share) -> Checked {
@@ -102,13 +112,7 @@ async fn ends_after_renewals(trial: &Trial, name: &str, share: Share, other: Sha
     let grant = client.hold(&claim).await?;
     let mut valid_until = trial.valid_until(grant.asked_at);
     for _ in 0..2 {
-        tokio::time::sleep(trial.ttl() / 4).await;
-        let asked_at = trial.clock.now();
-        let answer = client.renew(&claim, &grant.proof).await?;
-        if !matches!(answer, Renewal::Renewed) {
-            return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
-        }
-        valid_until = trial.valid_until(asked_at);
+        valid_until = renewed_in_time(trial, &claim, &grant, valid_until).await?;
     }
     let renewed_at = trial.clock.now();
     shown_to_end(trial, &resource).await?;
