@@ -64,6 +64,19 @@ struct Counted {
     wait_nanos: AtomicU64,
 }
 
+impl Counted {
+    /// Creates a stripe whose statistics begin at zero.
+    fn new(mutex: Mutex) -> Counted {
+        Counted {
+            mutex,
+            attempts: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            wait_nanos: AtomicU64::new(0),
+        }
+    }
+}
+
 /// What the first look of an attempt finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FirstLook {
@@ -93,15 +106,11 @@ impl StripedMutex {
         });
         // A stripe that refuses everything, so that each way to acquire it reports why.
         let count = if refusal.is_some() { 1 } else { count };
-        let counted = |number| Counted {
-            mutex: match &refusal {
+        let counted = |number| {
+            Counted::new(match &refusal {
                 Some(refusal) => part(name).refusing(refusal.clone()),
                 None => part(&format!("{name}#{number}")),
-            },
-            attempts: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
-            wait_nanos: AtomicU64::new(0),
+            })
         };
         StripedMutex { name: name.to_owned(), stripes: (0..count).map(counted).collect() }
     }
@@ -118,13 +127,7 @@ impl StripedMutex {
     /// The statistics start again from zero.
     #[must_use]
     pub fn with(self, setting: impl Fn(Mutex) -> Mutex) -> StripedMutex {
-        let stripes = self.stripes.iter().map(|known| Counted {
-            mutex: setting(known.mutex.clone()),
-            attempts: AtomicU64::new(0),
-            taken: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
-            wait_nanos: AtomicU64::new(0),
-        });
+        let stripes = self.stripes.iter().map(|known| Counted::new(setting(known.mutex.clone())));
         StripedMutex { stripes: stripes.collect(), name: self.name }
     }
 
