@@ -172,7 +172,7 @@ impl VoteTally {
         let unarmed = self.answers().filter(|(_, answer)| answer.state.armed().is_none()).count();
         let lost = self.failures().count() + unarmed + if counting == Counting::Closed { silent } else { 0 };
         if self.members.len() - lost < self.majority() {
-            // It fails whatever the rest replies, which is waited for only because the failure reports all replies.
+            // The replies of the rest change nothing: they are waited for because the failure reports all of them.
             let all = silent == 0 || counting == Counting::Closed;
             return if all { Verdict::Failed(self.failure()) } else { Verdict::Undecided };
         }
